@@ -205,7 +205,7 @@ void BlockReader::read_with_threads(std::span<const Extent> extents, const Arriv
     std::vector<std::thread> pool;
     try {
         for (std::size_t t = 1; t < threads; ++t) pool.emplace_back(work, t);
-    } catch (const std::system_error&) {  // fewer threads are only slower
+    } catch (const std::system_error&) {  // fewer threads only reduce the speed
     }
     work(0);
     for (std::thread& thread : pool) thread.join();

@@ -1,7 +1,7 @@
-// Reads many pieces of files at once, and hands each over when it has arrived.
+// Reads many pieces of files concurrently and delivers each piece when it arrives.
 //
 // With io_uring, 128 reads are in flight from one thread. Where the kernel refuses it, threads call pread instead: the same
-// rate for more CPU time. One object per thread. It knows no rows.
+// rate for more CPU time. One object per thread. It knows nothing about rows.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ public:
     BlockReader();
     ~BlockReader();
     static BlockReader& of_this_thread();
-    static void allow_io_uring(bool allowed);  // for readers made later; tests use the fallback
+    static void allow_io_uring(bool allowed);  // affects readers created later; for tests of the fallback
 
     // Calls arrived(i, bytes, error) once per extent, in any order, one call at a time; the fallback calls it on threads of
     // its own. `error` is 0, an errno, or -1 if the file

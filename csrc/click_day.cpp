@@ -59,7 +59,7 @@ constexpr double kStrengthBesideHistory = 1.1;
 constexpr double kMatch = 2.2, kRecall = 0.85;
 constexpr uint32_t kInterests = 4;
 constexpr double kTargetOfInterest = 0.35, kItemOfInterest = 0.75, kHistoryEnds = 0.08;
-constexpr int64_t kCalibration = int64_t{1} << 40;  // positions of the sample, beyond any log
+constexpr int64_t kCalibration = int64_t{1} << 40;  // positions of the calibration sample, past the end of any log
 constexpr int kCalibrationSize = 1 << 16;
 
 constexpr uint32_t size_of(Bucket bucket) { return bucket == kHour ? kHours : kBucketSpecs[bucket].size; }
@@ -287,7 +287,7 @@ void ClickDay::sum_pairs(ClickTile& tile) const {
 
 void ClickDay::calibrate(double click_rate) {
     auto tile = std::make_unique<ClickTile>();
-    std::array<std::vector<float>, 5> sample;  // the parts, and the history's
+    std::array<std::vector<float>, 5> sample;  // the four parts, and the contribution of the history
     for (int64_t at = 0; at < kCalibrationSize; at += ClickTile::kSize) {
         draw(kCalibration + at, ClickTile::kSize, *tile);
         for (int k = 0; k < 4; ++k) sample[k].insert(sample[k].end(), tile->part[k], tile->part[k] + ClickTile::kSize);

@@ -1,8 +1,8 @@
 // A synthetic click log of any size: examples by position, as training input or as the values of a file.
 //
 // Any range of examples can be generated independently, in any order and from several threads, with the same bits.
-// Positions are spread evenly over the days, in time order. Days are built on first use (about 0.2 s each), and the most
-// recently used few are kept.
+// Positions are spread evenly over the days, in time order. Days are built on first use (about 0.2 s each), and the few
+// most recently used are kept.
 #pragma once
 
 #include <list>

@@ -15,7 +15,8 @@ namespace {
 
 constexpr uint32_t kExtentBytes = 64 << 10, kGapBytes = 8 << 10;  // longer extents and gaps cost more than another read
 constexpr std::size_t kRunsPerLevel = 8, kMostToWrite = kColdGroups;
-constexpr std::size_t kMostRuns = 32;  // of a group, before merging goes before writing: lookups ask each run's filter
+// Runs per group. Above this, merging has priority over writing, because lookups query the filter of each run.
+constexpr std::size_t kMostRuns = 32;
 constexpr uint32_t kFewestBufferRows = 16, kMostBufferRows = 1 << 20;
 
 struct Stopped {};
@@ -333,7 +334,7 @@ bool ColdTier::merge_one(std::size_t fewest_runs) {
     return false;
 }
 
-// Only the writer thread changes `runs`, so the range stays where it is meanwhile.
+// Only the writer thread changes `runs`, so the range stays valid in the meantime.
 void ColdTier::merge(uint32_t g, RunRange range) {
     Group& group = groups_[g];
     std::vector<ColdView::Run> merged;

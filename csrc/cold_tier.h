@@ -1,7 +1,7 @@
 // Rows on disk: row files in 16 groups of partitions, and the rows that are about to be written.
 //
 //   put --> active buffer --(full)--> sealed buffers --(writer thread)--> files, newest first
-//                                                                          8 of about one size are merged into one;
+//                                                                          8 of similar size are merged into one;
 //                                                                          all of a group once half of its rows are stale
 //
 // The newest record of an id counts: active buffer, sealed buffers, files from new to old. A buffer stays readable until
@@ -9,8 +9,8 @@
 // together are read as one extent. Merging and writing ask for a turn on the disk for each request (disk_schedule.h).
 // Tombstones are dropped only by merges that include the oldest file: an older record would come back otherwise.
 //
-// The files are the working state of one process and are removed with it: checkpoints hold all rows. Thread-safe. It knows
-// no partition locks and no hot rows; `RowTable` decides which rows are here.
+// The files are the working state of one process and are removed with it: checkpoints hold all rows. Thread-safe. It
+// knows nothing about partition locks or hot rows; `RowTable` decides which rows are here.
 #pragma once
 
 #include <array>
@@ -62,15 +62,15 @@ public:
     // The records of these ids, one after another; found[i] is 0 if there is none. Ids may be in any order.
     void fetch(std::span<const int64_t> ids, std::byte* records, uint8_t* found);
 
-    // `replaces_stored`: an older record of the id lies here. A null record is a tombstone. Waits while too much is to be
-    // written, and throws if writing has failed.
+    // `replaces_stored`: an older record of the id lies here. A null record is a tombstone. Blocks while too much data
+    // is waiting to be written, and throws if writing has failed.
     void put(int64_t id, const std::byte* record, bool replaces_stored);
 
     ColdView view(uint32_t group);
     // Live rows of a partition in the order of mix(id).
     void each(const ColdView& view, uint32_t partition, const std::function<void(int64_t, const std::byte*)>& visit) const;
 
-    // Takes over files in the tier's folder, newest first, of which `live` rows count. The group must be empty.
+    // Takes over files in the tier's folder, newest first, with `live` current rows. The group must be empty.
     void adopt(uint32_t group, const std::vector<std::shared_ptr<RowFile>>& files, uint64_t live);
 
     void stop();  // ends the writer thread; only reading works afterwards

@@ -114,7 +114,7 @@ class SpanVisitor {
         for (size_t i = 0; i < width_; ++i) nesting[i] |= seen_[i];
     }
 
-    std::vector<uint8_t> nesting;  // of each path, over all good lines
+    std::vector<uint8_t> nesting;  // kinds of values of each path, over all good lines
 
   private:
     struct Known { std::string path; int32_t slot; };

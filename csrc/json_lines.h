@@ -1,9 +1,9 @@
 // Splits JSON lines into spans: the positions of the requested values of each object in a buffer, as in text_lines.h.
 //
 // A column is a path: "user.id" is `id` of the object `user`. A value is its text: a number as written, so an id of any
-// size stays exact; a string without quotes and escapes (resolved in place); `true` and `false`; a list as JSON. `null`,
-// NaN and an absent key are empty. Of equal keys the last one counts. One line is one object; any other line is bad, and
-// reading continues with the next line.
+// size stays exact; a string without quotes and escapes (resolved in place); `true` and `false`; a list as JSON.
+// `null`, NaN and an absent key are empty. If a key occurs twice, the last value counts. One line is one object; any
+// other line is bad, and reading continues with the next line.
 #pragma once
 
 #include <cstddef>

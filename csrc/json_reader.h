@@ -1,7 +1,7 @@
 // Reads JSON one value at a time: strings, numbers and words as their text; lists and objects only for their syntax.
 //
-// It knows no columns; json_lines.cpp builds on it. It follows RFC 8259, with the extensions of common writers: NaN and
-// Infinity are values, and strings may contain control characters.
+// It knows nothing about columns; json_lines.cpp builds on it. It follows RFC 8259, with the extensions of common
+// writers: NaN and Infinity are values, and strings may contain control characters.
 #pragma once
 
 #include <cstddef>

@@ -2,7 +2,7 @@
 //
 // Unique ids are in the order of their first occurrence. `expand` copies each id's row to its occurrences; `sum` adds up
 // the gradients of an id's occurrences in input order, in float32, with one thread per id: the same bits for any number of
-// threads. Buffers are reused for the next batch. This class knows no store and no features.
+// threads. Buffers are reused for the next batch. This class does not depend on stores or features.
 #pragma once
 
 #include <cstddef>

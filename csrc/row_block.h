@@ -55,6 +55,6 @@ private:
     std::vector<std::byte> records_;
 };
 
-RowBlockData merged_by_id(const RowBlockData& a, const RowBlockData& b);  // no id is in both
+RowBlockData merged_by_id(const RowBlockData& a, const RowBlockData& b);  // no id may be in both
 
 }  // namespace gearshift

@@ -1,4 +1,5 @@
-// Rows on their way to a row file: a fixed number of records with an index by id. The newest record of an id counts.
+// Rows waiting to be written to a row file: a fixed number of records with an index by id. The newest record of an id
+// counts.
 #pragma once
 
 #include <cstddef>

@@ -136,7 +136,7 @@ void RowTable::load_files(const std::vector<std::string>& paths) {
 }
 
 // The files are read once: every block is verified, and the live rows are counted. Rows of the newest file, which were in
-// memory when the checkpoint was taken, are put into memory again as far as they fit.
+// memory when the checkpoint was taken, are loaded into memory again as long as they fit.
 void RowTable::adopt_files(const std::vector<std::string>& paths) {
     if (!cold_) throw std::invalid_argument("a table without a cold tier cannot take over files");
     RowFiles files;

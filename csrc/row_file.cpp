@@ -25,7 +25,7 @@ constexpr uint32_t kMostFloats = 1 << 21, kMostParts = 64;
 constexpr uint64_t kTombstone = uint64_t{1} << 63;
 
 struct BlockHead {
-    uint64_t checksum;  // of all that follows it in the block
+    uint64_t checksum;  // of everything after it in the block
     uint32_t rows, zero;
 };
 static_assert(sizeof(BlockHead) == kBlockHead);

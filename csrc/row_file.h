@@ -10,8 +10,9 @@
 //   tail    format version, layout hash, counts, checksums of all blocks and of the rest, checksum of itself
 //
 // The order is that of mix(id), so partitions are contiguous. An id with the sign bit set is a tombstone: the row was
-// erased. It differs from a row of zeros, which is a row. Memory per row is the fences and the filter: 1.6 bytes at width
-// 16. Checksums (XXH64) are verified whenever a block is read. This file knows no table, no tiers and no Python.
+// erased. This differs from a row of zeros, which still exists. Memory per row is the fences and the filter: 1.6 bytes
+// at width 16. Checksums (XXH64) are verified whenever a block is read. This file does not depend on tables, tiers or
+// Python.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,7 @@
 
 namespace gearshift {
 
-// A file is damaged, or not what it should be; the message names the file.
+// A file is damaged or has unexpected contents; the message names the file.
 struct RowFileError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -191,7 +192,7 @@ private:
 // The checksum of a file's blocks follows from those of its blocks, in order; it starts at 0.
 uint64_t chained(uint64_t checksum, uint64_t block_checksum);
 
-// Opens with O_DIRECT where the file system allows it, so that the page cache is no hidden part of a memory budget.
+// Opens with O_DIRECT where the file system allows it, so that the page cache does not use memory outside the budget.
 int open_direct(const std::string& path, int flags);
 
 }  // namespace gearshift

@@ -12,7 +12,7 @@
 
 namespace gearshift {
 
-struct Item {  // an id on its way to its partition; stored here because fetching it again by position is a cache miss
+struct Item {  // an id sorted by partition; stored here because fetching it again by position is a cache miss
     int64_t id;
     uint32_t position;  // in the caller's arrays
     uint32_t home;

@@ -5,7 +5,7 @@
 //   wide: weights of the wide parts, then their state. The stride is whole cache lines if that wastes little.
 //   side: touches, last step, updates, and everything narrow: parts of fewer than 8 columns, one-per-row accumulators.
 // A width-1 linear term therefore costs 4 bytes per float instead of a cache line, and lies in a line that a push must
-// access anyway; and a pull of a width-16 part reads exactly one line. This file knows no ids and no table.
+// access anyway; and a pull of a width-16 part reads exactly one line. This file does not depend on ids or tables.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ enum class OptimizerKind : uint32_t { GEARSHIFT_ROW_OPTIMIZERS(GEARSHIFT_KIND) }
 struct PartSpec {
     OptimizerKind kind = OptimizerKind::sgd;
     uint32_t width = 0;
-    double init = 0.0;  // born uniform in (-init, init)
+    double init = 0.0;  // initialised uniformly in (-init, init)
 #define GEARSHIFT_NUMBER(name) double name = 0.0;
     GEARSHIFT_ROW_NUMBERS(GEARSHIFT_NUMBER)
 #undef GEARSHIFT_NUMBER

@@ -1,10 +1,10 @@
 // One of the table's 256 partitions: an index from id to the place of its row, and the rows in slabs that never move.
 //
-// The index uses open addressing over buckets of four 16-byte slots, one cache line each. A search ends at the first bucket
-// with an empty slot. The home bucket is monotone in the hash, so growing is one ordered pass over both indexes.
+// The index uses open addressing over buckets of four 16-byte slots, one cache line each. A search stops at the first
+// bucket with an empty slot. The home bucket is monotone in the hash, so growing is one ordered pass over both indexes.
 // Partitions grow by half, each at a different size (`phase`), so only a few grow in any one call and the table's load
 // factor stays even. All members are guarded by `lock`, except that buckets and bucket_count may be read without it for
-// prefetching. It knows no optimizer.
+// prefetching. It does not depend on optimizers.
 #pragma once
 
 #include <atomic>
@@ -64,7 +64,7 @@ struct SlabShape {
         const uint64_t i = index(place);
         return {slab + kHead + i * wide_stride, slab + side_begin + i * side_stride};
     }
-    uint32_t number(uint64_t place) const {  // of a row, in its partition
+    uint32_t number(uint64_t place) const {  // number of the row within its partition
         return *reinterpret_cast<const uint32_t*>(place & kAddress) * rows + index(place);
     }
     static uint32_t index(uint64_t place) { return static_cast<uint32_t>(place >> 48) & 0x7ff; }
@@ -150,7 +150,7 @@ private:
     const SlabShape* shape_ = nullptr;
     RowMemory* memory_ = nullptr;
     std::vector<std::byte*> slabs_;
-    std::vector<uint64_t> free_rows_;  // of erased ids
+    std::vector<uint64_t> free_rows_;  // row numbers of erased ids
     uint32_t row_end_ = 0;             // row numbers ever used
     uint32_t erased_ = 0;              // slots marked kErased
     double phase_ = 0;

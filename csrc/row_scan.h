@@ -1,4 +1,5 @@
-// Reads row files from front to back, by large sequential reads: one file, or several of which the newest record counts.
+// Reads row files from front to back, with large sequential reads: one file, or several files, using the newest record
+// of each id.
 #pragma once
 
 #include <cstddef>

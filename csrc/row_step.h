@@ -53,7 +53,7 @@ struct PartStep {
     GEARSHIFT_ROW_NUMBERS(GEARSHIFT_NUMBER)
 #undef GEARSHIFT_NUMBER
     float beta1_rest, beta2_rest;
-    float shortest;  // CowClip: the length that shorter weights are taken to have
+    float shortest;  // CowClip: the minimum norm assumed for a row's weights
     const AdamCorrections* corrections;  // Adam's, else null
 };
 
@@ -69,7 +69,8 @@ inline PartStep step_of(const PartPlan& plan, double lr_scale, const AdamCorrect
 #define GEARSHIFT_NUMBER(name) step.name = f(s.name);
     GEARSHIFT_ROW_NUMBERS(GEARSHIFT_NUMBER)
 #undef GEARSHIFT_NUMBER
-    // FTRL's weights follow from all gradients so far and one rate: another rate would move rows that learned nothing.
+    // FTRL's weights follow from all gradients so far and one rate: a different rate would move rows that received no
+    // gradient.
     step.lr = f(s.kind == OptimizerKind::ftrl && lr_scale > 0 ? s.lr : s.lr * lr_scale);
     step.beta1_rest = f(1.0 - s.beta1);
     step.beta2_rest = f(1.0 - s.beta2);

@@ -4,7 +4,7 @@
 // processed in input order by one thread, so results do not depend on `threads`. An id that occurs twice in one call is
 // safe: a pull returns its row twice, a push updates it twice, a load keeps the last. A cut freezes the rows between two
 // pushes while pushes continue: a row's old value and state are saved at its first write until the scan has read its
-// partition (no fork, no pause). It knows no Python; misuse throws std::invalid_argument with a message.
+// partition (no fork, no pause). It does not depend on Python; misuse throws std::invalid_argument with a message.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ struct TierCounts {
     ColdCounts disk;
 };
 
-struct FetchedRows {  // of the cold tier
+struct FetchedRows {  // rows read from the cold tier
     uint32_t record_bytes;
     std::vector<std::byte> records;
     std::vector<uint8_t> found;

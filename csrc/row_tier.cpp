@@ -1,15 +1,16 @@
-// How the table uses its cold tier: rows that are not in memory are brought in before work is done on them, and the least
-// used ones leave when a partition has too many.
+// How the table uses its cold tier: rows that are not in memory are loaded before they are used, and the least used
+// rows are evicted when a partition has too many.
 //
-// A call first splits its ids, under each partition's lock, into rows in memory, which it works on at once, and missing
-// ones. Those are fetched from disk without any lock. Then, under the lock again, each fetched row is inserted unless its
-// row has become resident meanwhile, and the work is done in the same critical section. So no row needs to be pinned.
+// A call first splits its ids, under each partition's lock, into rows in memory, which it processes at once, and
+// missing rows, which it fetches from disk without any lock. Then, under the lock again, each fetched row is inserted
+// unless its row has become resident in the meantime, and it is processed in the same critical section. So no row needs
+// to be pinned.
 //
 // Why a late fetch cannot overwrite a newer update: while the row is resident, the fetched record is ignored. If the row
 // was resident, was changed and left again, the partition noted its departure (`Partition::departed`), which it does while
 // anyone fetches; the caller finds the id there, and fetches its row again. After a few such retries it holds the lock.
 //
-// A row in memory wins over its record on disk. A row that left unchanged since it was fetched is not written again.
+// A row in memory takes precedence over its record on disk. A row that is evicted unchanged is not written again.
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -28,7 +29,7 @@ constexpr std::size_t kMostBufferBytes = std::size_t{256} << 20;
 constexpr uint32_t kLookAhead = 16;
 constexpr uint32_t kPieceShare = 8, kFewestInserted = 32;
 
-// Rows that are brought into a partition before others leave it.
+// Number of rows loaded into a partition before others are evicted.
 uint32_t piece_rows(uint32_t quota) { return std::max(quota / kPieceShare, std::min(kFewestInserted, quota)); }
 
 }  // namespace

@@ -5,7 +5,7 @@ The packages, from the user interface down to the foundations. Each imports only
     cli/            one file per command; app.py lists them
     experiments/    comparisons of many runs: strategies with paired seeds, optimizers at growing batch sizes
     config/         the typed tree of settings, from YAML and overrides; build.py creates the objects
-    trainer/        `Trainer`: settings, and the start of a run on the engine that they name
+    trainer/        `Trainer`: settings, and the start of a run on the chosen engine
     engine/         what runs the workers: in this thread, in threads, in virtual time, as processes on Ray
     run/            a run is a folder: ownership, logs, checkpoints, report, control from other processes
     training/       the plan, its progress, what one worker computes, evaluation

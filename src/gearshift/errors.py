@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-MOST_LETTERS = 300  # of a message
-SIMILAR = 0.6  # of difflib's ratio: less similar names are no suggestion
+MOST_LETTERS = 300  # maximum length of a message
+SIMILAR = 0.6  # minimum difflib ratio of a suggestion
 
 
 class UserError(ValueError):
@@ -41,11 +41,11 @@ class DataWarning(UserWarning):
 def warn_through(notify: Callable[[str], None]) -> None:
     """Sends each warning to `notify`, once; for processes whose stderr is not shown to the user, such as Ray's."""
     global _notify
-    said: set[str] = set()
+    seen: set[str] = set()
 
     def once(sentence: str) -> None:
-        if sentence not in said:
-            said.add(sentence)
+        if sentence not in seen:
+            seen.add(sentence)
             notify(sentence)
 
     _notify = once
@@ -55,7 +55,7 @@ _notify: Callable[[str], None] | None = None
 
 
 def warn(sentence: str) -> None:
-    """A `DataWarning` at the line of the user's own code that led here."""
+    """Issues a `DataWarning` at the line of the user's code that caused it."""
     if _notify is not None:
         _notify(sentence)
         return
@@ -70,7 +70,7 @@ _NUMBERS: dict[type[OSError], int] = {FileNotFoundError: errno.ENOENT, Permissio
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Adds the name of this file to disk errors: those of a read or write, as on a full disk, have none.
+    """Adds the name of this file to disk errors: errors of a read or write, such as on a full disk, have none.
 
     Native libraries (safetensors) raise errors without an error number; it is derived from the class of the error.
     """
@@ -130,7 +130,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
 def nearest_name(word: str, known: Iterable[str]) -> str | None:
     """The known name with the fewest typing errors to `word`; None if no name is similar.
 
-    Of equally many, the name of the same length (`hsah` is `hash`, not `has`), then the first one.
+    On a tie, the name of the same length (`hsah` is `hash`, not `has`), then the first one.
     """
     similar = [name for name in known if _ratio(word, name) >= SIMILAR]
     return min(
@@ -143,7 +143,7 @@ def _ratio(a: str, b: str) -> float:
 
 
 def _typing_errors(a: str, b: str) -> int:
-    """Letters left out, added, replaced or swapped with their neighbour (restricted Damerau-Levenshtein)."""
+    """The number of letters omitted, added, replaced or swapped with a neighbour (restricted Damerau-Levenshtein)."""
     before: list[int] = []
     above = list(range(len(b) + 1))
     for i, letter in enumerate(a, 1):

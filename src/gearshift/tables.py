@@ -42,7 +42,7 @@ def html_table(rows: Rows, title: str = "") -> str:
 
 def to_arrow(records: Sequence[Mapping[str, Any]]) -> pa.Table:
     """A column for every key that occurs; an example without the key has a missing value."""
-    import pyarrow as pa  # not at the top: commands that show no table need not load it
+    import pyarrow as pa  # imported here, because most commands show no table
 
     for number, record in enumerate(records):
         if not isinstance(record, Mapping):

@@ -176,7 +176,7 @@ def test_a_stray_quote_is_named_by_every_command() -> None:
     Path("stray.csv").write_text("\n".join(lines) + "\n")
     where = "stray.csv line 1,501: the quote that opens here does not close within 8 lines"
     assert (
-        f"Warning: 1 line of the sample cannot be read and would end the training; the first is {where}"
+        f"Warning: 1 line of the sample cannot be read and would stop the training; the first is {where}"
         in (in_process("init", "stray.csv"))
     )
     for command in (

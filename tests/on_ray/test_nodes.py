@@ -66,7 +66,7 @@ def test_a_machine_that_will_go_away_is_left_in_time(tmp_path: Path, raylets: No
     until(lambda: run.status().step >= 3)
     machine = run.processes()[To("worker", 0)][1]
     raylets.drain(machine)
-    until(lambda: any("goes away soon: a checkpoint is taken, and " in said for said in run.messages))
+    until(lambda: any("will be removed soon: a checkpoint is taken, and " in said for said in run.messages))
     until(lambda: run.processes()[To("worker", 0)][1] != machine)
     run.stop()
     run.wait(60)

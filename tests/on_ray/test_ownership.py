@@ -42,7 +42,9 @@ def test_a_run_recovers_under_its_own_session(tmp_path: Path, cluster: gs.Cluste
     record = run_folder.read(folder)
     assert record.standing.since is not None and not record.standing.answers
     assert f"its owner, process {first.pid}, died and is being restarted" in record.standing.what
-    with pytest.raises(gs.UserError, match=r"is recovering: .* it is being restarted; wait for it"):
+    with pytest.raises(
+        gs.UserError, match=r"is recovering: .* is being restarted by other processes of the run; wait"
+    ):
         run_folder.claim(folder)
     with pytest.raises(control.NotLive, match="is recovering since"):
         control.check_live(folder, "switch")

@@ -98,15 +98,15 @@ def frames_of(message: Message) -> list[bytes]:
 def test_a_message_is_heard_from_its_own_sender_by_its_own_reader_only() -> None:
     give = frames_of(a_give())
     Codec(SHARD, LIMITS).decode(give, WORKER)
-    assert refusal(SHARD, give, To("worker", 8)) == "a message in the name of another"
-    assert refusal(SHARD, give, COORDINATOR) == "a message in the name of another"
+    assert refusal(SHARD, give, To("worker", 8)) == "a message in the name of another process"
+    assert refusal(SHARD, give, COORDINATOR) == "a message in the name of another process"
     assert refusal(COORDINATOR, give, WORKER) == "a message for another role"
     order = frames_of(m.Tell(1, Order(1, Drop(4))))
-    assert refusal(SHARD, order, WORKER) == "a message in the name of another"
+    assert refusal(SHARD, order, WORKER) == "a message in the name of another process"
 
 
 def test_a_gradient_of_another_shape_or_value_is_refused() -> None:
-    assert refusal(SHARD, frames_of(a_give(ids=tuple(range(7)))), WORKER) == "an array of another size"
+    assert refusal(SHARD, frames_of(a_give(ids=tuple(range(7)))), WORKER) == "an array of the wrong size"
     assert refusal(SHARD, frames_of(a_give(ids=(-1, 2))), WORKER) == "an id out of range"
     for bad in (np.nan, np.inf, -np.inf):
         sums = np.ones((2, 5), np.float32)
@@ -120,11 +120,11 @@ def test_a_pull_with_another_number_of_tables_than_ids_is_refused() -> None:
     pull = m.Pull(1, WORKER.number, 1, 1, 0, (ids, ids), (np.ones(3, np.uint16), np.ones(2, np.uint16)))
     assert refusal(SHARD, frames_of(pull), WORKER) == "an array of another size"
     give = frames_of(a_give())
-    assert refusal(To("shard", 0), give, WORKER) == "an array of another size"  # its dense part is larger
+    assert refusal(To("shard", 0), give, WORKER) == "an array of the wrong size"  # its dense part is larger
     short = [*give[:3], give[3][:-4], *give[4:]]
-    assert refusal(SHARD, short, WORKER) == "an array of another size"
-    assert refusal(SHARD, give[:-1], WORKER) == "less than the message has"
-    assert refusal(SHARD, [*give, b""], WORKER) == "more than the message has"
+    assert refusal(SHARD, short, WORKER) == "an array of the wrong size"
+    assert refusal(SHARD, give[:-1], WORKER) == "less data than the message has"
+    assert refusal(SHARD, [*give, b""], WORKER) == "more data than the message has"
     assert refusal(SHARD, [*give, *[b""] * 100], WORKER) == "too many frames"
 
 
@@ -137,8 +137,8 @@ def test_the_sum_of_a_group_has_a_variance_where_the_optimizer_wants_it_and_nowh
     assert isinstance(found, m.Give) and same(found.push.variance, torch.ones(3))
     assert len(frames) == len(frames_of(give)) + 1  # a gradient of one worker has none
     for bad, reason in (
-        (torch.ones(0), "an array of another size"),
-        (torch.ones(4), "an array of another size"),
+        (torch.ones(0), "an array of the wrong size"),
+        (torch.ones(4), "an array of the wrong size"),
         (torch.tensor([1.0, -1.0, 1.0]), "a number out of range"),
         (torch.tensor([1.0, torch.nan, 1.0]), "a gradient that is not finite"),
     ):
@@ -153,8 +153,8 @@ def test_what_is_not_of_this_protocol_is_refused() -> None:
     load = m.Load(1, 1, "x")
     (head,) = frames_of(load)
     assert refusal(SHARD, [], COORDINATOR) == "no frames"
-    assert refusal(SHARD, [b"GET / HTTP/1.1\r\n\r\n"], COORDINATOR) == "not of this protocol"
-    assert refusal(SHARD, [head[: HEAD.size - 1]], COORDINATOR) == "a head of another size"
+    assert refusal(SHARD, [b"GET / HTTP/1.1\r\n\r\n"], COORDINATOR) == "not a message of this protocol"
+    assert refusal(SHARD, [head[: HEAD.size - 1]], COORDINATOR) == "a header of the wrong size"
     assert (
         refusal(SHARD, [head[:4] + bytes([FORMAT + 1]) + head[5:]], COORDINATOR)
         == "another version of the protocol"
@@ -165,9 +165,9 @@ def test_what_is_not_of_this_protocol_is_refused() -> None:
         == "a flag that the message does not have"
     )
     assert refusal(SHARD, frames_of(m.Load(1, 1, "y" * 100)), COORDINATOR) == "a text that is too long"
-    assert refusal(SHARD, [head[:-1] + b"\xff"], COORDINATOR) == "a text that is none"
-    assert refusal(SHARD, [head + b"y"], COORDINATOR) == "a head that cannot be read"
-    assert refusal(SHARD, [head[: HEAD.size + 1]], COORDINATOR) == "a head that cannot be read"
+    assert refusal(SHARD, [head[:-1] + b"\xff"], COORDINATOR) == "an invalid text"
+    assert refusal(SHARD, [head + b"y"], COORDINATOR) == "an unreadable header"
+    assert refusal(SHARD, [head[: HEAD.size + 1]], COORDINATOR) == "an unreadable header"
 
 
 def test_a_sender_hears_at_once_that_the_limits_are_too_narrow() -> None:

@@ -351,11 +351,13 @@ def test_a_key_speaks_for_its_own_role_and_number_only(company: Company) -> None
     with insider(company, shard, keys, b"worker/5/1/0123456789abcdef") as liar:
         liar.send_multipart(order)
         liar.send_multipart(pull)
-        company.until(lambda: shard.counts.refused["a message in the name of another"] == 2)
+        company.until(lambda: shard.counts.refused["a message in the name of another process"] == 2)
         liar.send_multipart([b"x" * (LIMITS.text + 1000)])
         liar.send_multipart([b"GSFT"] * 500)
         company.until(
-            lambda: shard.counts.refused["too many frames"] and shard.counts.refused["a head of another size"]
+            lambda: (
+                shard.counts.refused["too many frames"] and shard.counts.refused["a header of the wrong size"]
+            )
         )
         left = shard.listener.handshakes.left
         liar.send(bytes(LIMITS.frame_bytes + 10_000))
@@ -380,11 +382,11 @@ def test_a_queue_that_is_full_drops_and_counts(company: Company) -> None:
         worker.send(SHARD, pull)
     assert worker.counts.unsent["the queue was full"] > 1000
     worker.send(To("shard", 0), pull)
-    assert worker.counts.unsent["nobody there yet"] == 1
+    assert worker.counts.unsent["no peer yet"] == 1
     company.members.remove(worker)
     worker.close(linger=0.0)
     taken = m.Taken(1, 1, 1)
-    company.until(lambda: shard.send(worker.me, taken) or shard.counts.unsent["the other is gone"])
+    company.until(lambda: shard.send(worker.me, taken) or shard.counts.unsent["the peer is gone"])
 
 
 # ---- addresses and keys ----
@@ -394,10 +396,10 @@ def test_a_queue_that_is_full_drops_and_counts(company: Company) -> None:
     ("address", "fix"),
     [
         ("tcp://*:5000", "name the IP address"),
-        ("tcp://0.0.0.0:*", "every network of this host"),
+        ("tcp://0.0.0.0:*", "all networks of this host"),
         ("tcp://127.0.0.1:*", "opened with keys only"),
         ("inproc://here", "ipc:// or tcp://"),
-        (f"ipc://{tempfile.gettempdir()}/anywhere", "can be entered by others"),
+        (f"ipc://{tempfile.gettempdir()}/anywhere", "other users can enter"),
         (f"ipc://{tempfile.gettempdir()}/" + "long" * 30, "choose a shorter folder"),
     ],
 )
@@ -422,5 +424,5 @@ def test_a_register_knows_the_newest_key_of_each() -> None:
     assert register.learn(Contact(who, 1, key="a")) and not register.learn(Contact(who, 1, key="b"))
     assert register.learn(Contact(who, 2, key="c"))
     assert (register.whose("a"), register.whose("b"), register.whose("c")) == (None, None, who)
-    with pytest.raises(ValueError, match="another's"):
+    with pytest.raises(ValueError, match="the key of another process"):
         register.learn(Contact(To("worker", 0), 1, key="c"))

@@ -130,7 +130,7 @@ def test_a_push_travels_without_its_predictions() -> None:
     rows = row_push(2), row_push(5)
     push = Push(rows, torch.ones(3), 2.0, 1.0, np.ones((2, 1), np.float32))
     assert same(there_and_back(push), replace(push, probabilities_BT=NO_PREDICTIONS))
-    with pytest.raises(WireError, match="an array of another size"):
+    with pytest.raises(WireError, match="an array of the wrong size"):
         there_and_back(replace(push, dense=torch.ones(0)))
 
 
@@ -142,9 +142,9 @@ def test_the_rows_of_a_group_have_its_number() -> None:
 
 
 def test_a_letter_of_a_dimension_means_one_size() -> None:
-    with pytest.raises(WireError, match="an array of another size"):
+    with pytest.raises(WireError, match="an array of the wrong size"):
         there_and_back(a_message(weights_B=np.ones(3, np.float32)))
-    with pytest.raises(WireError, match="an array of another size"):
+    with pytest.raises(WireError, match="an array of the wrong size"):
         there_and_back(a_message(labels_BT=np.ones((1, 3), np.float32)))  # of two tasks
 
 

@@ -50,7 +50,7 @@ def test_a_slow_reader_loses_the_message_and_never_reads_another(tmp_path: Path)
         ring.share([frame(i)])
         assert bytes(peer.gather(first, LIMITS)[0]) == frame(1)
     ring.share([frame(6)])
-    with pytest.raises(WireError, match="written over"):
+    with pytest.raises(WireError, match="overwritten"):
         peer.gather(first, LIMITS)
 
 
@@ -58,10 +58,10 @@ def test_no_place_is_believed(tmp_path: Path) -> None:
     ring, peer = pair(tmp_path)
     ring.share([frame(1)])
     for bad in ((0, 2**63, 8), (0, 0, 2**62), (0, LARGE, 8), (9, 0, 8), (0, SIZE - 4, 8)):
-        with pytest.raises(WireError, match="an invalid place in shared memory"):
+        with pytest.raises(WireError, match="an invalid position in shared memory"):
             peer.gather([MAGIC + struct.pack("<3Q", *bad)], LIMITS)
     for bad_head in (MAGIC, MAGIC + b"x", MAGIC + bytes(24 * 100)):
-        with pytest.raises(WireError, match="an invalid place in shared memory"):
+        with pytest.raises(WireError, match="an invalid position in shared memory"):
             peer.gather([bad_head], LIMITS)
     rng = random.Random(1)
     for _ in range(2000):
@@ -72,9 +72,9 @@ def test_no_place_is_believed(tmp_path: Path) -> None:
 def test_a_ring_that_is_not_there(tmp_path: Path) -> None:
     for content in (b"", bytes(START)):
         (tmp_path / "other").write_bytes(content)
-        with pytest.raises(WireError, match="not there"):
+        with pytest.raises(WireError, match="missing"):
             PeerBuffer(tmp_path / "other")
-    with pytest.raises(WireError, match="not there"):
+    with pytest.raises(WireError, match="missing"):
         PeerBuffer(tmp_path / "nothing")
 
 

@@ -141,7 +141,7 @@ def _is_made_by_users(kind: type) -> bool:
 
 
 def _plain_type(annotation: Any) -> str:
-    """Without the units, which are for configs: `int | None` of `Count | None`."""
+    """The type without units, which only configs need: `int | None` of `Count | None`."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _plain_type(parts[0])
@@ -177,12 +177,12 @@ def _default(value: Any) -> str:
 
 
 def _fields(kind: type) -> Iterator[str]:
-    """What the declarations of settings, or the comments at the fields of a dataclass, say."""
+    """The descriptions of a dataclass's fields: from declared settings, or from the comments next to the fields."""
     if not is_dataclass(kind):
         return
-    said = dict(re.findall(r"^    (\w+): [^#\n]+#\s*(.+)$", inspect.getsource(kind), re.M))
-    said |= {name: declared.sentence for name, declared in declarations(kind).items()}
-    known = [(field.name, said[field.name]) for field in fields(kind) if field.name in said]
+    sentences = dict(re.findall(r"^    (\w+): [^#\n]+#\s*(.+)$", inspect.getsource(kind), re.M))
+    sentences |= {name: declared.sentence for name, declared in declarations(kind).items()}
+    known = [(field.name, sentences[field.name]) for field in fields(kind) if field.name in sentences]
     if known:
         yield (
             "\n".join(["| field | |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in known)])

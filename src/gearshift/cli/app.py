@@ -28,7 +28,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-EVERYDAY, ON_A_RUN, LAB = "Everyday", "On a run (RUN = folder, beginning of its name, or last)", "Lab"
+EVERYDAY, ON_A_RUN, LAB = (
+    "Everyday",
+    "On a run (RUN = folder, beginning of its name, or last)",
+    "Tools and experiments",
+)
 
 JsonFile = Annotated[
     Path | None, typer.Option("--json", "--report", metavar="FILE", help="Write the results as JSON.")
@@ -275,7 +279,7 @@ def replay(
     log_or_run: Annotated[str, typer.Argument(metavar="[LOG|RUN]")] = "last",
     show: Annotated[bool, typer.Option("--show", help="Print the log in readable form first.")] = False,
 ) -> None:
-    """Check that the events in a run's log give the same decisions again."""
+    """Check that replaying a run's log reproduces its decisions."""
     from gearshift.cli.replay import replay
 
     raise typer.Exit(replay(log_or_run, show=show))
@@ -302,7 +306,9 @@ def delta(
     to: Annotated[
         int | None, typer.Option(help="The step of the newer checkpoint; the last one if not set.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder to write; below the run's if not set.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder to write; default: in the run's folder.")
+    ] = None,
 ) -> None:
     """Write what changed since an earlier checkpoint: changed rows, erased ids, dense weights."""
     from gearshift.cli.delta import delta
@@ -316,7 +322,7 @@ def apply_delta(
     deltas: Annotated[list[Path], typer.Argument(metavar="DELTA...")],
     out: Annotated[Path, typer.Option(help="The folder of the full checkpoint to write.")],
 ) -> None:
-    """Write the full checkpoint that follows from a base and one or more deltas."""
+    """Reconstruct a full checkpoint from a base and one or more deltas."""
     from gearshift.cli.delta import apply_delta
 
     apply_delta(base, deltas, out)
@@ -374,7 +380,9 @@ def compare(
     step_seconds: Annotated[
         str, typer.Option(metavar="TIME", help="Duration of an undisturbed batch, if delays are injected.")
     ] = "200ms",
-    margin: Annotated[float, typer.Option(metavar="AUC", help="Smaller differences do not matter.")] = 0.001,
+    margin: Annotated[
+        float, typer.Option(metavar="AUC", help="Differences up to this count as the same.")
+    ] = 0.001,
     price: Annotated[float | None, typer.Option(metavar="$", help="Price of one worker per hour.")] = None,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Output folder for compare.json and compare.md.")
@@ -403,24 +411,24 @@ def sweep_batch(
         ),
     ] = "",
     batches: Annotated[
-        str, typer.Option(metavar="FACTORS", help="Of train.global_batch.")
+        str, typer.Option(metavar="FACTORS", help="Multiples of train.global_batch.")
     ] = "1x,2x,4x,8x,16x,32x,64x",
     seeds: Annotated[
-        int, typer.Option(metavar="N", help="Paired runs of each; three if these settle it.")
+        int, typer.Option(metavar="N", help="Paired runs per line; only three if they are conclusive.")
     ] = 5,
     tolerance: Annotated[float, typer.Option(metavar="AUC", help="Acceptable loss of AUC.")] = 0.001,
     tune_share: Annotated[
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="Share of the training data for the search of learning rates; default 0.1, with several epochs 1.",
+            help="Share of the training data used to search learning rates; default 0.1, or 1 with several epochs.",
         ),
     ] = None,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Output folder for sweep.json, .md and .svg.")
     ] = Path(),
 ) -> None:
-    """Find the largest usable batch: optimizers at growing batches, each at its best rates, with a recommendation."""
+    """Find the largest usable batch size: compare optimizers at growing batches and recommend one."""
     from gearshift.cli.sweep_batch import factor, parsed_share, sweep_batch_command
     from gearshift.experiments.batch_sweep import SweepRequest
 
@@ -450,7 +458,7 @@ def simulate(
         typer.Option(metavar="N", help="Examples per gradient; default: global batch / workers."),
     ] = None,
     step_seconds: Annotated[
-        str, typer.Option(metavar="TIME", help="Computing time of an undisturbed worker for one batch.")
+        str, typer.Option(metavar="TIME", help="Compute time of an undisturbed worker per batch.")
     ] = "0.1",
     slow: Annotated[
         list[str] | None,
@@ -601,7 +609,7 @@ def run(arguments: list[str], *, debug: bool = False) -> int:
 
 
 def _unread() -> int:
-    """The reader of our output is gone: no message, and the exit code of a process ended by SIGPIPE."""
+    """The reader has closed our output: no message, and the exit code of a process killed by SIGPIPE."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141
 
@@ -614,7 +622,7 @@ def _complain(sentence: str, error: BaseException | None = None) -> int:
 
 
 def _machine(error: OSError) -> str:
-    """The file and reason of a system error. Libraries put both into their own text."""
+    """The file and reason of a system error. Libraries wrap both in their own text."""
     if error.strerror is None or error.filename is None:
         return " ".join(str(error).split()) or type(error).__name__
     return f"cannot use {error.filename}: {error.strerror}; check that it exists, is writable, and the disk is not full"

@@ -36,7 +36,7 @@ class Opened:
     path: Path
     config: Config | None
     model: Any  # gearshift.run.trained_model.TrainedModel
-    labels: tuple[Label, ...] | None = None  # how labels are read, if different from training
+    labels: tuple[Label, ...] | None = None  # how labels are read, if it differs from training
 
     @property
     def schema(self) -> Schema:

@@ -112,7 +112,7 @@ def table(arms: Sequence[StrategyRuns], options: CompareOptions) -> str:
 def _lines(
     arms: Sequence[StrategyRuns], options: CompareOptions, price: str
 ) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows, with a column for metrics that only some comparisons have."""
+    """Table headers and rows, including columns for metrics that only some comparisons have."""
     heads, rows = [head.format(arms[0].strategy) for head in _HEADS], [_row(arm) for arm in arms]
     if any(arm.sync_gap is not None for arm in arms):
         heads.append("sync gap")

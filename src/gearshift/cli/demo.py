@@ -110,7 +110,7 @@ def _change_gear(folder: Path, examples: str) -> int:
 
 def _say_speeds(seen: list[tuple[float, int]]) -> None:
     phases = {
-        "four even workers, sync": (0.5, SLOW),
+        "four equal workers, sync": (0.5, SLOW),
         "worker 3 is 5x slower": (SLOW + 1, SWITCH),
         "switched to gba": (SWITCH + 1, seen[-1][0]),
     }
@@ -122,7 +122,7 @@ def _say_speeds(seen: list[tuple[float, int]]) -> None:
         (before, some), (after, more) = inside[0], inside[-1]
         lines.append(f"  {name:24} {(more - some) / (after - before):>8,.0f} examples/s")
     terminal.say(
-        "One slow worker held up the others; after the switch none waits, and nothing was re-tuned (injected delay):"
+        "One slow worker delayed the others; after the switch no worker waits. No rate was changed (injected delay):"
     )
     for line in lines:
         terminal.say(line)

@@ -53,7 +53,7 @@ def evaluate(
     opened = [open_model(name, settings) for name in models]
     if len(opened) == 2:
         if by is not None:
-            raise UserError("--by slices one run; compare two runs without it")
+            raise UserError("--by works for a single run; remove it to compare two runs")
         figures = compare(opened[0], opened[1], data, missing_columns)
     else:
         figures = measure(opened[0], data, by, missing_columns)
@@ -93,7 +93,7 @@ def measure(
         named = _named(task_results, by_day=by_day)
         _print(named, by, schema.group)
         rows = [{"task": task, "slice": name, **_figures(measured)} for name, measured in named]
-        whole = Scored("these data", named[0][1].measures, unseen=unseen.shares if task is tasks[0] else {})
+        whole = Scored("this data", named[0][1].measures, unseen=unseen.shares if task is tasks[0] else {})
         rows[0]["warnings"] = warnings_of(whole)
         for sentence in rows[0]["warnings"]:
             terminal.say(f"Warning: {sentence}")
@@ -156,7 +156,7 @@ def _weighting(measured: Measured, group: str | None) -> str:
     )
     return (
         f"gAUC: mean of the AUCs within each `{group}`, weighted by its examples; {terminal.count(grouped.counted)} of "
-        f"{terminal.count(grouped.groups)} have both clicks and non-clicks and count{sample}."
+        f"{terminal.count(grouped.groups)} have both clicks and non-clicks and are counted{sample}."
     )
 
 

@@ -68,7 +68,7 @@ def init(
 
 
 def _stated(settings: Sequence[str]) -> DataSection:
-    """The data section with only these settings. Settings that do not concern reading are refused."""
+    """The data section with only these settings. Settings that do not affect reading are rejected."""
     for text in settings:
         key = text.partition("=")[0].strip()
         if not re.fullmatch(r"data\.(csv(\.\w+)?|bad_lines(\.skip)?|format)", key):

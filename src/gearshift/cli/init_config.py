@@ -58,7 +58,7 @@ class Extent:
 
     @property
     def has_days(self) -> bool:
-        """Whether the data spans days. A share of a shorter time may contain all examples, or none."""
+        """Whether the data spans days. A share of a shorter time span may contain all examples, or none."""
         return self.times is not None and self.times[1] - self.times[0] >= 86400
 
 
@@ -177,10 +177,11 @@ def _entry(feature: columns.Feature) -> dict[str, Any]:
 
 
 def recommended_global_batch(examples: int) -> int:
-    """A power of two, which divides among 2, 4, 8, ... workers, and small enough for about 200 steps per epoch.
+    """A power of two, which divides evenly among 2, 4, 8, ... workers, and is small enough for about 200 steps per
+    epoch.
 
-    A small log gets smaller batches, so that its training part still makes enough steps not to be warned about by
-    `train`. Above 4096, rates that were tuned for small batches do not carry over (docs/large_batches.md).
+    A small log gets smaller batches, so that its training part still has enough steps to avoid a warning from `train`.
+    Above 4096, rates that were tuned for small batches do not carry over (docs/large_batches.md).
     """
     batch = 256 if examples < 50_000 else 1024 if examples < 1_000_000 else 4096
     return halved_for_steps(batch, TRAINING_SHARE * examples)

@@ -42,7 +42,7 @@ def page(folder: Path) -> str:
 
 
 def page_or_state(folder: Path, watchers: dict[Path, Watcher] | None = None) -> str:
-    """For repeated requests: a run that is recovering or over has a state but no metrics."""
+    """For repeated requests: a run that is recovering or has ended has a state but no metrics."""
     try:
         return page(folder)
     except UserError:
@@ -57,7 +57,7 @@ def probe(folder: Path, watchers: dict[Path, Watcher] | None = None) -> tuple[in
 
 
 def server(folder: Path, port: int) -> ThreadingHTTPServer:
-    watchers: dict[Path, Watcher] = {}  # what is known about the run, kept between requests
+    watchers: dict[Path, Watcher] = {}  # the last known facts about the run, kept between requests
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # seconds for a request

@@ -141,18 +141,18 @@ def writing(output: Path) -> Iterator[ScoreWriter]:
     """Write to a temporary file and rename it to `output`. Nothing is left behind on failure."""
     from gearshift.data.prepare import sync
 
-    beside = output.with_name(f".{output.name}.{os.getpid()}.part")
-    writer = ScoreWriter(beside, output)
+    temporary = output.with_name(f".{output.name}.{os.getpid()}.part")
+    writer = ScoreWriter(temporary, output)
     try:
         yield writer
         with naming_output(output):
             writer.close()
-            sync(beside)
-            beside.replace(output)
+            sync(temporary)
+            temporary.replace(output)
     except BaseException:
         with suppress(OSError):  # the error is already being raised
             writer.close()
         raise
     finally:
         with suppress(OSError):  # a read-only disk fails even if the file does not exist
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)

@@ -27,14 +27,14 @@ def prepare(config: str, output: Path, settings: list[str]) -> None:
     train = data.train.fitted()
     parts = {"train": train, "valid": data.valid, "test": data.test}
     prepared_parts = {name: dataset.fitted(train) for name, dataset in parts.items() if dataset is not None}
-    beside = output.with_name(f".{output.name}.{os.getpid()}.partial")
+    temporary = output.with_name(f".{output.name}.{os.getpid()}.partial")
     try:
-        _convert(prepared_parts, beside, output)
+        _convert(prepared_parts, temporary, output)
         config_text = prepared_config(loaded, output, list(prepared_parts)).to_yaml()
-        run_folder.export_text(beside / "config.yaml", config_text)
-        put_in_place(beside, output)
+        run_folder.export_text(temporary / "config.yaml", config_text)
+        put_in_place(temporary, output)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     report_skipped(*prepared_parts.values())
     terminal.say(f"Wrote {output / 'config.yaml'}. Next: gearshift train {output / 'config.yaml'}")
 

@@ -1,6 +1,6 @@
 """The progress display of a run: a bar on a terminal, a `key=value` line every 30 s elsewhere.
 
-It reads only `Status` and knows no training. Lasting information (a validation, a decision) comes as a message and
+It reads only `Status`, not the training itself. Lasting information (a validation, a decision) comes as a message and
 stays above the progress line.
 """
 

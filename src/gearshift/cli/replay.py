@@ -1,4 +1,4 @@
-"""`gearshift replay`: checks that a run's log gives the same decisions again."""
+"""`gearshift replay`: checks that replaying a run's log reproduces its decisions."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def _row(record: run_folder.RunRecord, now: float) -> tuple[str, ...]:
 
 
 def _why(record: run_folder.RunRecord) -> str:
-    """Why it ended, where it runs, or what it is recovering from."""
+    """Why the run ended, where it runs, or what it is recovering from."""
     if record.state != "recovering":
         return record.reason
     return f"{control.clock(record.standing.since)}: {record.standing.what}".strip(" :")

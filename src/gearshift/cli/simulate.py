@@ -128,8 +128,8 @@ def warnings(arm: SimulatedArm, outcome: Outcome) -> list[str]:
             else f"{_several(losers)} up to {worst}"
         )
         sentences.append(
-            f"{arm.name}: {who} of the examples computed there, because they come too late; if these differ from "
-            "the others, the model will not learn them. "
+            f"{arm.name}: {who} of the examples computed there, because the gradients arrive too late; if this "
+            "data is different, the model will not learn it. "
             f"{'Raise max_lag' if arm.auto or 'gba' in arm.name else 'Use gba'}, or give slow workers smaller batches."
         )
     gradients = arm.strategy.global_batch / arm.strategy.batch

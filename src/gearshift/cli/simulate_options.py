@@ -158,12 +158,12 @@ def _named(word: str, options: SimulateOptions, workers: int) -> tuple[str, dict
 
 def _setting(word: str, kind: type[Any], key: str, value: str) -> Any:
     try:
-        meant = TypeAdapter(get_type_hints(kind)[key]).validate_python(value)
+        parsed = TypeAdapter(get_type_hints(kind)[key]).validate_python(value)
     except ValidationError as error:
         raise UserError(f"strategy `{word}`: {key} is `{value}`; {error.errors()[0]['msg']}") from None
-    if kind in (*STRATEGIES.values(), Auto) and not isinstance(meant, str) and meant < 0:
+    if kind in (*STRATEGIES.values(), Auto) and not isinstance(parsed, str) and parsed < 0:
         raise UserError(f"strategy `{word}`: {key} is `{value}`; it must be 0 or more")
-    return meant
+    return parsed
 
 
 def _usual_batch(options: SimulateOptions, workers: int) -> float:

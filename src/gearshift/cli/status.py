@@ -1,6 +1,6 @@
 """`gearshift status`: the health of a run, for people, scripts and probes.
 
-With `--exit-code` the exit code is the answer too:
+With `--exit-code` the exit code also shows the health:
 
     0   healthy: starting, running, saving, or done      5   failed
     3   recovering                                       6   stopped (it can be resumed)
@@ -37,7 +37,7 @@ EXIT_CODES: dict[Health, int] = {
     "unknown": 7,
 }
 STALLED_SECONDS = 300.0
-DECIDED_SECONDS = ownership.LAPSE_SECONDS + 2.0  # after this long, no run is unknown
+DECIDED_SECONDS = ownership.LAPSE_SECONDS + 2.0  # after this time no run's state is unknown
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def look(
         )
     try:
         status = RemoteRun(folder).status()
-    except control.NotLive as error:  # it starts or ends just now, or has no socket
+    except control.NotLive as error:  # it is just starting or ending, or has no socket
         return Answer(record, "healthy", str(error))
     except UserError as error:
         return Answer(record, "stalled", str(error))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _HEADS = ("optimizer", "batch", "rates: dense, rows", "seeds", "AUC (95 %)", "vs best at {:,}", "within", "log loss",
           "gap", "steps", "time")  # fmt: skip
 FILES = ("sweep.json", "sweep.md", "sweep.svg")
-COIN = 0.52  # an AUC up to here is close to chance
+COIN = 0.52  # an AUC up to this value is close to chance
 RatesOf = Callable[[SweepRow], tuple[float, float]]
 
 
@@ -85,7 +85,7 @@ def parsed_share(option: str, word: str) -> float:
 
 
 def _sentence(result: Sweep, line: SweepRow, seeds: int) -> str:
-    """One line of progress. Whether the smallest batch is within is unknown until all optimizers are done with it."""
+    """One line of progress. The smallest batch can be judged only when all optimizers have finished it."""
     place = f", {'' if result.within(line) else 'NOT '}within the tolerance"
     place += f" after {len(line.scores)} of {seeds} seeds" if result.is_open(line, seeds) else ""
     auc = interval_text(interval(line.aucs))

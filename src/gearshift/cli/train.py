@@ -1,6 +1,6 @@
 """`gearshift train`: reads the config, starts the run, shows it, and ends it cleanly.
 
-The first Ctrl-C (or SIGTERM) asks the run to stop after its step and to save; a second one quits at once.
+The first Ctrl-C (or SIGTERM) asks the run to stop after its step and to save; a second one exits immediately.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def train(
     try:
         run: RunHandle = start(requested, command=command_line(), resume=saved, init_from=warm)
     except KeyboardInterrupt as interrupt:
-        if str(interrupt):  # the run had begun: the text says how it ended
+        if str(interrupt):  # the run had started: the message explains how it ended
             terminal.say(str(interrupt))
         return interrupts.QUIT
     ending = follow(run)
@@ -106,7 +106,7 @@ def command_line() -> str:
 
 
 def check_writable(json_file: Path | None) -> None:
-    """Fails before the run rather than after it."""
+    """Checked now, to fail before the run rather than after it."""
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise UserError(f"cannot write {json_file}: there is no folder {json_file.parent}/")
 
@@ -141,7 +141,7 @@ def follow(run: RunHandle) -> Ending:
 
 
 def introduce(header: Sequence[str], shown: ProgressDisplay) -> bool:
-    """Whether there was a header; a run in other processes has it a little later."""
+    """Whether the header was printed; a run in other processes provides it slightly later."""
     for line in header:
         shown.say(line)
     return bool(header)

@@ -74,7 +74,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """The worker dies without notice after exponential times with mean `every`; it is back `restart` seconds later."""
+    """The worker dies without notice, every `every` seconds on average, and is back `restart` seconds later."""
 
     every: float
     restart: float
@@ -83,7 +83,7 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """The worker leaves at `start`, which is known at once, and returns at `end`. With start 0 it joins late."""
+    """The worker leaves at `start`, which is noticed immediately, and returns at `end`. With start 0 it joins late."""
 
     start: float
     end: float = inf
@@ -119,7 +119,7 @@ class Network:
         return self.dense_bytes / self.bandwidth
 
     def sync_step(self, workers: int) -> float:
-        """Seconds of a sync step in addition to computing, in which no worker computes."""
+        """Seconds of a sync step in addition to computation, during which no worker computes."""
         return self.all_reduce + (self.reduce(workers) if self.dense_bytes else 0.0)
 
     def reduce(self, workers: int, times: int = 1) -> float:

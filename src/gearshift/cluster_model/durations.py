@@ -72,7 +72,7 @@ class WorkerTimes:
         self.planned: list[Absence] = []
 
     def seconds(self, n: int, examples: int, at: float) -> float:
-        """Seconds to compute its n-th batch, begun at `at`."""
+        """Seconds to compute the worker's n-th batch, started at `at`."""
         seconds = self.compute.seconds(examples) * self.factor
         for sigma, stream in self.sigmas:
             seconds *= exp(sigma * _normal(uniform(stream, n)) - sigma * sigma / 2)

@@ -15,7 +15,7 @@ from gearshift.cluster_model.durations import worker_times
 
 
 class Pacer:
-    """Called from each worker's thread."""
+    """Injects the delays; called from each worker's thread."""
 
     def __init__(self, cluster: ClusterModel) -> None:
         self.cluster = cluster

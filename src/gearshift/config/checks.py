@@ -177,7 +177,7 @@ def _sharing_misfits(i: int, entry: FieldEntry, by_name: Mapping[str, FeatureEnt
     owner = owners.get(shared)
     where = ("features", i, "share_embedding")
     if owner is None:
-        problem = f"share_embedding names `{shared}`, which is no other feature with an embedding"
+        problem = f"share_embedding names `{shared}`, which is not another feature with an embedding"
         yield Misfit(where, f"{problem}.{nearest(shared, owners)} ({', '.join(owners)})")
     elif owner.share_embedding is not None:
         problem = (
@@ -216,7 +216,7 @@ def _din_misfits(config: Config) -> Iterator[Misfit]:
             yield Misfit(("model", "name"), problem)
         for name in settings.get(key, ()):
             if name not in known:
-                problem = f"model.{key} names `{name}`, which is no {wanted} feature"
+                problem = f"model.{key} names `{name}`, which is not a {wanted} feature"
                 yield Misfit(("model", key), f"{problem}.{nearest(name, known)} ({', '.join(known)})")
 
 
@@ -226,7 +226,7 @@ def _optimizer_misfits(config: Config) -> Iterator[Misfit]:
         problem = f"batch_rule `{scaling.rule}` scales rates from the batch they were tuned for"
         yield Misfit(("optimizer", "batch_rule"), f"{problem}: name it, such as optimizer.base_batch=1024")
     if scaling.rule == "constant" and scaling.base_batch is not None:
-        problem = "optimizer.base_batch changes nothing without a rule: choose optimizer.batch_rule"
+        problem = "optimizer.base_batch has no effect without a rule: choose optimizer.batch_rule"
         yield Misfit(("optimizer", "base_batch"), f"{problem} (linear, square_root, cowclip), or remove it")
     if rates.rows.trust != "dense_only" and not rates.dense.name.startswith("vr_"):
         problem = (

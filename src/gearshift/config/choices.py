@@ -20,7 +20,7 @@ Rules = Mapping[str, Mapping[str, Declaration]]  # the settings of each rule, by
 
 
 def rules_of(kinds: Mapping[str, Iterable[type[Any]]]) -> Rules:
-    """From the dataclasses that declare the settings of each rule."""
+    """Creates the rules from the dataclasses that declare their settings."""
     return {
         name: {one.key: one for kind in declared for one in declarations(kind).values()}
         for name, declared in kinds.items()
@@ -110,7 +110,7 @@ def _names(names: Iterable[str], rules: Rules) -> str:
 
 
 def _inside(sentence: str) -> str:
-    """As it reads after a colon."""
+    """The sentence in the form used after a colon."""
     return sentence[0].lower() + sentence[1:] if sentence[1:2].islower() or sentence[1:2] == " " else sentence
 
 

@@ -70,7 +70,7 @@ class DataSection(FlatSection, of=(Schema,)):
         default="auto",
         description="auto detects the format from the files; criteo and avazu have built-in features.",
     )
-    csv: CsvFormat = Field(default=CsvFormat(), description="How text files are written.")
+    csv: CsvFormat = Field(default=CsvFormat(), description="The layout of text files.")
     bad_lines: Tolerated = Field(
         default=Tolerated(),
         description="fail, or {skip: 1000}: skip at most this many lines, and list them.",
@@ -81,12 +81,12 @@ class DataSection(FlatSection, of=(Schema,)):
     )
     allow_overlap: bool = Field(
         default=False,
-        description="Allow validation to start before training ends (the score leaks the future).",
+        description="Allow validation to start before training ends (future data then leaks into the score).",
     )
 
     @property
     def stated_roles(self) -> dict[str, Any]:
-        """What the config says of the schema beside features and labels: the columns of time, group, weight, ..."""
+        """The schema settings besides features and labels: the columns of time, group, weight, ..."""
         known = declarations(Schema)
         return {
             name: value for name, value in values_of(self, Schema).items() if value != known[name].default

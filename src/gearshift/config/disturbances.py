@@ -150,5 +150,5 @@ def _span(word: str, text: str, start: str, end: str | None) -> tuple[float, flo
     first = _seconds(word, text, start)
     last = inf if end is None else _seconds(word, text, end)
     if last <= first:
-        raise UserError(f"{word} `{text}`: it ends before it begins")
+        raise UserError(f"{word} `{text}`: the end is before the start")
     return first, last

@@ -1,7 +1,7 @@
 """YAML text to plain values that remember their line, and back.
 
 PyYAML reads YAML 1.1: `1e-3` is text there, `NO` and `on` are booleans, `12:30` is 750 and 2026-11-08 a date.
-Here scalars resolve as in YAML 1.2, a little narrower: true/false, null and ~, decimal numbers; all else is
+Here scalars resolve as in YAML 1.2, slightly more strictly: true/false, null and ~, decimal numbers; all else is
 text, and keys always are. Numbers remember how they were written. Duplicate keys and tags are refused.
 """
 
@@ -176,7 +176,7 @@ def _problem(error: yaml.MarkedYAMLError) -> str:
 class _Reader:
     def __init__(self, name: str, lines: dict[Path, int] | None) -> None:
         self.name, self.lines = name, lines
-        self.open: list[yaml.Node] = []  # nodes being read, to see cycles
+        self.open: list[yaml.Node] = []  # nodes being read, to detect cycles
 
     def value(self, node: yaml.Node, path: Path) -> Any:
         if self.lines is not None:

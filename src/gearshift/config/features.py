@@ -83,7 +83,7 @@ ENTRY_TYPES: Mapping[str, type[Section]] = {
 
 
 def entry_of(feature: columns.Feature) -> FeatureEntry:
-    """The entry that gives this feature: the way back, for configs that are written by a program."""
+    """The entry that defines this feature: the inverse conversion, for generated configs."""
     match feature:
         case columns.Numeric() | columns.Bucketized():
             return NumericFeature(type="numeric", **vars(columns.NumericColumn.of(feature)))

@@ -1,9 +1,9 @@
-"""The least number of steps that a run should make, and the smallest batch chosen to reach it. Knows no data."""
+"""The minimum number of steps of a run, and the smallest batch chosen to reach it. Does not read any data."""
 
 from __future__ import annotations
 
 FEW_STEPS = 50  # with fewer an optimizer cannot converge
-SMALL_BATCH = 32  # a smaller batch is not worthwhile; more epochs help then
+SMALL_BATCH = 32  # smaller batches are not worthwhile; use more epochs instead
 
 
 def halved_for_steps(batch: int, examples: float) -> int:

@@ -23,7 +23,7 @@ from gearshift.data.readers.formats import ENDINGS
 from gearshift.data.schema import Schema
 from gearshift.errors import UserError
 
-# Settings that a later version will bring: a clearer refusal than "unknown key".
+# Settings planned for a later version: a clearer message than "unknown key".
 _LATER = frozenset({"min_count"})
 
 
@@ -109,7 +109,7 @@ def _first_complaint(error: ValidationError, values: Any, places: Places) -> str
 
 
 def _path(error: Any, values: Any) -> Path:
-    """The path in the file, without the branches of a union, which pydantic includes although they are no keys."""
+    """The path in the file, without the branches of a union, which pydantic includes although they are not keys."""
     if error["type"] == "misfit":
         return tuple(error["ctx"]["path"])
     here, path = values, []

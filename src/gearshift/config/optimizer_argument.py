@@ -1,7 +1,7 @@
-"""An optimizer and settings beside it in one word of the command line: NAME[:KEY=VALUE...].
+"""An optimizer and further optimizer settings in one command-line word: NAME[:KEY=VALUE...].
 
-`lamb`, `vr_adam:row_trust=row_wise`, `adam:row_clip=cowclip:batch_rule=cowclip`: NAME is of the dense parameters, keys
-are those of the config's section `optimizer`.
+`lamb`, `vr_adam:row_trust=row_wise`, `adam:row_clip=cowclip:batch_rule=cowclip`: NAME is the optimizer of the dense
+parameters; keys are those of the config's `optimizer` section.
 """
 
 from __future__ import annotations

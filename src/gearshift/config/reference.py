@@ -1,6 +1,6 @@
-"""docs/config.md and gearshift.schema.json, made from the declarations of the settings.
+"""docs/config.md and gearshift.schema.json, generated from the declarations of the settings.
 
-python -m gearshift.config.reference      writes both; a test fails while they are out of date
+python -m gearshift.config.reference      writes both; a test fails if they are out of date
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HEAD = """\
 
 A config is a YAML file. `gearshift init FILE` writes one for your data; `gearshift inspect CONFIG` shows it
 with all defaults. On the command line any key can be set: `gearshift train clicks.yaml train.epochs=2`. A key
-that exists once may stand alone (`epochs=2`), list entries go by position or name (`features[2].dim=4`,
+that occurs only once may be used alone (`epochs=2`), list entries go by position or name (`features[2].dim=4`,
 `features[country].dim=4`), and values may be lists and mappings (`data.bad_lines='{skip: 1000}'`).
 
 Amounts: counts `4096`, `500k`, `2M`; shares `10%` or `0.1`; durations `30s`, `10min`, `2h`, `1d`; sizes

@@ -17,7 +17,7 @@ SectionType = type[Any]  # a dataclass with declared settings, or a Section
 class Section(BaseModel):
     """A mapping in the file: frozen, unknown keys are errors, each field has a description.
 
-    The same holds for dataclasses inside of it: pydantic gives them this configuration.
+    The same applies to dataclasses inside it: pydantic gives them this configuration.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False)
@@ -26,7 +26,7 @@ class Section(BaseModel):
 class FlatSection(Section):
     """Includes the settings of other dataclasses as its keys: `class Rates(FlatSection, of=(RowPolicy,))`.
 
-    They come after the keys that the section declares itself. A key that it declares too is its own.
+    They come after the keys that the section declares itself. A key that the section also declares takes precedence.
     """
 
     def __init_subclass__(cls, of: tuple[type[Any], ...] = (), **options: Any) -> None:

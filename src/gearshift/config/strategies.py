@@ -41,8 +41,8 @@ class StrategySettings(RuleSettings, rules=_RULES):
     checks them.
     """
 
-    model_config = ConfigDict(extra="allow")  # as far as `_own_settings` lets it
-    about_itself: ClassVar[tuple[str, ...]]  # the keys that are no settings of the strategy
+    model_config = ConfigDict(extra="allow")  # extra keys, which `_own_settings` checks
+    about_itself: ClassVar[tuple[str, ...]]  # keys that are not settings of the strategy itself
 
     @model_validator(mode="wrap")
     @classmethod

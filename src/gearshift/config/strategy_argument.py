@@ -1,7 +1,7 @@
-"""A strategy and its settings in one word of the command line: NAME[:KEY=VALUE[:KEY=VALUE...]].
+"""A strategy and its settings in one command-line word: NAME[:KEY=VALUE[:KEY=VALUE...]].
 
-`gba`, `gba:max_lag=2`, `mine:LateBus`, `mine:LateBus:seats=2`: a piece with `=` is a setting, one without belongs to
-the name. The meaning of a value is left to the strategy.
+`gba`, `gba:max_lag=2`, `mine:LateBus`, `mine:LateBus:seats=2`: a part with `=` is a setting, a part without it belongs
+to the name. The strategy interprets the values.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A batch of examples ready for a model: numbers, ids and labels. Blocks of a file have the same type.
 
-This module knows no files, no torch and no store. Ids are 63-bit hashes of (table, value) and are never floats.
+This module does not depend on files, torch or stores. Ids are 63-bit hashes of (table, value) and are never floats.
 """
 
 from __future__ import annotations

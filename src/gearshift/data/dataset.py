@@ -1,6 +1,6 @@
 """A data set: examples by position, in batches of equal size, in order or shuffled, prefetched by a thread.
 
-`read` opens one. In which order the examples of an epoch come is in `reading_order`.
+`read` opens one. The order of the examples in an epoch is defined in `reading_order`.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def open_dataset(
     missing_columns: MissingColumnsMode = "fail",
     label_stated: bool = False,
 ) -> Dataset:
-    """As `read`. `report` gets remarks about the files for the user; with None the checks behind them are skipped.
+    """Like `read`. `report` gets remarks about the files for the user; with None the checks for them are skipped.
 
-    `label_stated`: the caller replaces the label of a schema that the data bring themselves.
+    `label_stated`: the caller replaces the label of the schema that comes with the data.
     """
     if missing_columns not in get_args(MissingColumnsMode):
         raise unknown_name("missing_columns", missing_columns, get_args(MissingColumnsMode))
@@ -116,7 +116,7 @@ def open_dataset(
     examples = RawExamples(raw, schema, lines, labelled=labelled, missing_columns=missing_columns)
     if examples.schema.time is not None:
         refuse_no_times(examples.source, examples.schema.time)
-    if report is not None:  # with the marks of the schema, if it has any
+    if report is not None:  # with the number marks of the schema, if it has any
         for remark in file_remarks(examples.source):
             report(remark)
     return Dataset(examples)
@@ -174,7 +174,7 @@ class Dataset:
         return self.examples.estimate() if count is None else count
 
     def counted(self) -> int:
-        """The exact count; reads through the data once if it has to."""
+        """The exact count; reads all data once if necessary."""
         return self._reading.counted()
 
     def batches(
@@ -189,7 +189,7 @@ class Dataset:
         return prefetched(cut(self.blocks(start, shuffle), size), PREFETCH_BATCHES)
 
     def blocks(self, start: int = 0, shuffle: tuple[int, int] | None = None) -> Iterator[Batch]:
-        """The same examples in pieces of whatever size is at hand."""
+        """The same examples in pieces of any convenient size."""
         return self._reading.blocks(start, shuffle)
 
     def read(self, first: int, count: int, *, shuffle: tuple[int, int] | None = None) -> Batch:

@@ -241,7 +241,7 @@ class RawExamples:
         ends: Sequence[int] = range(last + 1)
         if (
             not self.seekable
-        ):  # finding an end takes a pass over the file; the file that starts last has the latest end
+        ):  # finding the end takes a pass over a file, so only the file that starts last is read
             ends = sorted({max(ends, key=lambda i: times[i].max(initial=0)), last})
         times += [_times(encoder, block) for block in self.source.tails(column, ends)]
         return _span(times)

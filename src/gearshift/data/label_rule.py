@@ -2,7 +2,7 @@
 
 Users write a rule as `positive`: "yes", ["click", "buy"], "> 0", ">= 4". Text that is not an operator followed by a
 number is a value, such as ">50K"; in a list everything is a value. `missing` defines the meaning of a missing label.
-The module also guesses which of several words means a click. It knows no columns and no arrays.
+The module also guesses which of several words means a click. It does not handle columns or arrays.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _VALUE: list[dict[str, str]] = [{"type": "string"}, {"type": "number"}, {"type":
 _RULE_SCHEMA: dict[str, Any] = {
     "anyOf": [*_VALUE, {"type": "array", "items": {"anyOf": _VALUE}, "minItems": 1}]
 }
-Rule = Annotated[str | tuple[str, ...], Unit(_written_rule, _RULE_SCHEMA)]  # as a config writes it
+Rule = Annotated[str | tuple[str, ...], Unit(_written_rule, _RULE_SCHEMA)]  # as written in a config
 
 
 def is_positive_word(value: str) -> bool:

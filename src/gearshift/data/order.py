@@ -81,7 +81,7 @@ def find_grouping(profiles: list[Profile], schema: Schema) -> ColumnGrouping | N
 
 
 def grouping_of_end(train: Dataset, valid: Dataset | None) -> ColumnGrouping | None:
-    """The same for a run that validates on the end of its files; None if the end is the latest time."""
+    """The same for a run that validates on the end of its files; None if the end holds the latest examples in time."""
     if (
         valid is None
         or not isinstance(valid.examples, FilteredExamples)

@@ -54,18 +54,18 @@ def prepare(dataset: Dataset, folder: str | Path, *, overwrite: bool = False) ->
     if target.exists() and any(target.iterdir()) and not (overwrite and (target / MANIFEST).exists()):
         raise UserError(f"{target} exists and is not empty; remove it, or choose another folder.")
     fitted = dataset.fitted()
-    beside = target.parent / f".{target.name}.{os.getpid()}.partial"
-    beside.mkdir(parents=True)
+    temporary = target.parent / f".{target.name}.{os.getpid()}.partial"
+    temporary.mkdir(parents=True)
     try:
-        manifest = _write_parts(fitted.examples, beside)
-        (beside / MANIFEST).write_text(json.dumps(manifest, indent=1))
-        put_in_place(beside, target)
+        manifest = _write_parts(fitted.examples, temporary)
+        (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        put_in_place(temporary, target)
     except OSError as error:
         raise UserError(
             f"cannot write {target}: {error.strerror or error}; nothing was left behind."
         ) from None
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     size = sum(part.stat().st_size for part in target.iterdir())
     return PreparedInfo(target, manifest["examples"], size, lines_lost(fitted.skipped))
 

@@ -64,7 +64,7 @@ class Stream:
         self._order: Shuffle = None
         self._source: Generator[Batch] | None = None
         self._blocks: deque[Batch] = deque()
-        self._end = 0  # of the last block read
+        self._end = 0  # end of the last block read
 
     def read(self, first: int, count: int, shuffle: Shuffle) -> Batch:
         begin = self._blocks[0].first if self._blocks else self._end
@@ -98,7 +98,7 @@ class Pieces:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gearshift-read")
         self._known: deque[Batch] = deque(maxlen=PIECES_KEPT)
         self._coming: Future[list[Batch]] | None = None
-        self._first = 0  # of the previous range
+        self._first = 0  # start of the previous range
 
     def read(self, first: int, count: int) -> Batch:
         pieces, missing = self._have(first, count)

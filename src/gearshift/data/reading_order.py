@@ -44,7 +44,7 @@ class ReadingOrder:
         return self._counted if self._counted is not None else self._examples.count()
 
     def counted(self) -> int:
-        """The exact number of examples. Reads the data once if it must."""
+        """The exact number of examples. Reads the data once if necessary."""
         count = self.count()
         if count is None:
             count = self._counted = count_examples(self._examples)
@@ -67,7 +67,7 @@ class ReadingOrder:
         return self._examples.blocks(start)
 
     def _shuffled(self, start: int, shuffle: tuple[int, int], most: int = sys.maxsize) -> Iterator[Batch]:
-        """In blocks of at most `most` examples."""
+        """The same examples in blocks of at most `most`."""
         size = min(most, BLOCK_EXAMPLES)
         if self._fits_memory():
             assert self._memory is not None
@@ -129,7 +129,7 @@ def load(examples: Examples, limit: int | None = None) -> Batch:
         if limit is not None and size > limit:
             raise MemoryError
     if not blocks:
-        raise UserError("there are no examples: the data are empty.")
+        raise UserError("there are no examples: the data is empty.")
     return Batch.concat(blocks)
 
 

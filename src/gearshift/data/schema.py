@@ -1,7 +1,7 @@
 """The meaning of the columns of a click log: features, label, time, group, weight.
 
-A schema is a frozen value. It knows no files, no store and no model. It is saved with every run and every model, so
-the same raw columns always give the same inputs.
+A schema is a frozen value. It does not depend on files, stores or models. It is saved with every run and every model,
+so the same raw columns always give the same inputs.
 
 A *field* is a feature with embedding rows: categorical, bucketized, bag or sequence. Its rows are in its *table*,
 which has the name of the field unless `share_embedding` names the table of another field.
@@ -96,7 +96,8 @@ class Categorical:
 class Bag:
     """Several values per example without order. Their rows are pooled into one.
 
-    In text, values are joined by `separator`; a printed list works too (`[1, 2]`, separator ","). Or a Parquet list.
+    In text, values are joined by `separator`; a printed list works too (`[1, 2]`, separator ","). A Parquet list works
+    as well.
     """
 
     name: Text = setting(REQUIRED, _COLUMN)
@@ -179,15 +180,17 @@ class Schema:
 
     features: tuple[Feature, ...]
     labels: tuple[Label, ...] = field(default=(Label("label"),))
-    time: Text | None = setting(None, "Epoch seconds or ISO text; orders the log, names days.")
+    time: Text | None = setting(None, "Epoch seconds or ISO text; used for time splits and metrics by day.")
     group: Text | None = setting(
         None, "The column for the grouped AUC, the mean of the AUCs within its values."
     )
     weight: Text | None = setting(None, "The weight of each example.")
     negatives_kept: Share = setting(
-        1.0, "0.1 = the log keeps 10 % of the negatives; predictions are corrected.", above=0
+        1.0,
+        "Share of the negatives that the log kept, such as 0.1; predictions are corrected for it.",
+        above=0,
     )
-    keep: Texts = setting((), "Columns that `predict` copies through.")
+    keep: Texts = setting((), "Columns that `predict` copies to its output.")
     null: tuple[str, ...] = ("",)  # texts that mean a missing value
     forms: tuple[Form, ...] = ()  # forms of the training data's columns, if a model was trained
     decimal: str | None = None  # decimal mark of the training data, if it is delimited text

@@ -1,9 +1,9 @@
 """Detects columns that are written differently than in training. A model would silently misread their values.
 
 A file that went through pandas or a spreadsheet may have lost leading zeros ("007" became 7), gained a ".0" (ids next
-to missing values), or have True instead of 1. Two samples are compared by their spellings (`value_forms.py`): a
-spelling of the training data has disappeared and a new one has appeared. A different number of digits alone is not a
-sign of skew, because ids grow.
+to missing values), or have True instead of 1. Two samples are compared by their spellings (`value_forms.py`): values
+are skewed if a spelling of the training data has disappeared and a new one has appeared. A different number of digits
+alone is not a sign of skew, because ids grow.
 
 A `SkewWatch` stops checking a column once it has seen enough of its examples.
 """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gearshift.data.dataset import Dataset
 
 Mask = NDArray[np.bool_]
-TIME_STEP = 16  # one time in so many is read to find a quantile
+TIME_STEP = 16  # one in this many times is read to find a quantile
 DAY = 86_400
 UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": DAY, "w": 7 * DAY}
 
@@ -170,7 +170,7 @@ def _check_times(earlier: str, before: Dataset, later: str, after: Dataset) -> N
     if starts == ends:
         starts, ends = _moment_words(later_span[0]), _moment_words(span[1])
     raise UserError(
-        f"{later} starts {starts}, before {earlier} ends {ends}: the score would leak the future. "
+        f"{later} starts {starts}, before {earlier} ends {ends}: future data would leak into the score. "
         "Move the split, or set data.allow_overlap=true"
     )
 

@@ -198,17 +198,17 @@ class ClickLog:
         joined: bool,
     ) -> None:
         """Stream block after block into a temporary file and rename it to `path` when it is complete."""
-        beside = path.with_name(path.name + ".part")
+        temporary = path.with_name(path.name + ".part")
         tables = self._tables(joined=joined)
         table = next(tables)
         try:
-            with open_writer(beside, table.schema) as writer:
+            with open_writer(temporary, table.schema) as writer:
                 writer.write_table(table)
                 for table in tables:
                     writer.write_table(table)
-            beside.replace(path)
+            temporary.replace(path)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
     def _tables(self, *, joined: bool) -> Iterator[pa.Table]:
         for i in range(self.blocks()):

@@ -1,7 +1,7 @@
-"""Whether a column that is stated as the time can be one.
+"""Checks whether a column named as the time can be one.
 
-Any number is read as seconds since 1970, and logs that count from their own start are read that way on purpose. Prices
-and shares are not times: numbers with a fraction, all within hours of 1970, that do not rise.
+Any number is read as seconds since 1970, and this includes logs that count from their own start. Prices and shares are
+not times: they have a fraction, are all within hours of 1970, and are not ascending.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from gearshift.errors import UserError
 
 
 def refuse_no_times(source: RawSource, column: str) -> None:
-    """Looks at the start of the first file."""
+    """Checks the start of the first file."""
     block = next(iter(source.starts(column)), None)
     if block is None:
         return
-    refused: set[int] = set()  # dates, and what cannot be read at all: whoever reads it says so
+    refused: set[int] = set()  # dates, and unreadable values, which the reader reports
     values = floats(block.columns[column], lambda i, _text: refused.add(i))
     known = [i for i in range(len(values)) if i not in refused and not np.isnan(values[i])]
     numbers = values[known]
@@ -29,7 +29,7 @@ def refuse_no_times(source: RawSource, column: str) -> None:
         return
     at = known[int(fractions[0])]
     raise UserError(
-        f"{block.place(at)}: time `{column}` is {value_text(block.columns[column], at)[:40]!r}, which is no time "
-        f"(the numbers looked at lie between {numbers.min():g} and {numbers.max():g}); expected epoch seconds or an "
+        f"{block.place(at)}: time `{column}` is {value_text(block.columns[column], at)[:40]!r}, which is not a time "
+        f"(the sampled numbers lie between {numbers.min():g} and {numbers.max():g}); expected epoch seconds or an "
         "ISO date. Name another column as data.time (init: --time), or none"
     )

@@ -55,7 +55,7 @@ def raw_examples(examples: Examples) -> RawExamples | None:
 
 
 def marked(schema: Schema, examples: Examples) -> Schema:
-    """The schema with the number marks of these data, so that other data is read with the same marks."""
+    """The schema with the number marks of this data, so that other data is read with the same marks."""
     raw = raw_examples(examples)
     marks = None if raw is None else getattr(raw.source, "marks", None)
     return schema if marks is None else replace(schema, decimal=marks[0], thousands=marks[1])
@@ -93,7 +93,7 @@ def _sample(examples: RawExamples, names: tuple[str, ...]) -> dict[str, list[Raw
 
 
 def merged(a: Form, b: Form) -> Form:
-    """The form of two samples of a column together."""
+    """The combined form of two samples of a column."""
     spellings = Counter(dict(a.spellings)) + Counter(dict(b.spellings))
     return Form(a.column, a.kind, a.values + b.values, tuple(sorted(spellings.items())))
 

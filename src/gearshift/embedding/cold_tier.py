@@ -23,7 +23,11 @@ from gearshift.errors import UserError
 from gearshift.settings.declaration import setting
 from gearshift.settings.units import INTEGER, STRING, Folder, Unit, either, parse_count
 
-PARTITIONS, SLAB_BYTES, SLAB_ROWS = 256, 4 << 10, 16  # of the C++ table: a partition has at least one slab
+PARTITIONS, SLAB_BYTES, SLAB_ROWS = (
+    256,
+    4 << 10,
+    16,
+)  # constants of the C++ table: a partition has at least one slab
 LITTLE_MEMORY = 256 << 20
 QUEUE_SHARE, MOST_QUEUED = 8, 512 << 20
 PREFIX, NEW, LOCK = "rows-", "new-", "lock"
@@ -112,7 +116,7 @@ def queue_bytes(memory: int) -> int:
 
 
 def minimum_bytes(floats: int) -> int:
-    """The least budget of a store with so many floats per row, optimizer state included."""
+    """The minimum budget of a store with this many floats per row, including optimizer state."""
     return 2 * PARTITIONS * max(SLAB_BYTES, SLAB_ROWS * (16 + 4 * floats))
 
 
@@ -126,7 +130,7 @@ def check_budget(tier: ColdTier, floats: int) -> None:
 
 
 class TierFolder:
-    """A new folder for the files of one store. A lock on it shows that its process lives."""
+    """A new folder for the files of one store. A lock on it shows that its process is alive."""
 
     def __init__(self, below: Path) -> None:
         try:
@@ -146,11 +150,11 @@ class TierFolder:
 
 
 def _locked_folder(below: Path) -> tuple[Path, int]:
-    """Creates a folder under a name that `remove_abandoned` takes for one that is not ready, and locks it."""
-    beside = Path(tempfile.mkdtemp(prefix=NEW, dir=below))
-    lock = os.open(beside / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    """Creates a folder under a name that `remove_abandoned` treats as not ready, and locks it."""
+    temporary = Path(tempfile.mkdtemp(prefix=NEW, dir=below))
+    lock = os.open(temporary / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    return beside.rename(below / (PREFIX + beside.name.removeprefix(NEW))), lock
+    return temporary.rename(below / (PREFIX + temporary.name.removeprefix(NEW))), lock
 
 
 def remove_abandoned(below: Path) -> None:
@@ -178,7 +182,7 @@ def allow_many_files() -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Removes the lock file last: a folder that is half removed is still known as abandoned."""
+    """Removes the lock file last: a partially removed folder is still recognised as abandoned."""
     for file in folder.glob("*"):
         if file.name != LOCK:
             file.unlink(missing_ok=True)

@@ -2,8 +2,9 @@
 
 All fields of one width share one store. The ids of a batch in that store are arranged as *occurrences*: the single
 fields as [B, F] row by row, then each bag or sequence. `find` deduplicates them. It does not depend on training, so it
-can run ahead in another thread. `assemble` is the way back: the rows of all occurrences in the shapes that a model
-expects, as fields, sequences and linear terms. This module knows no store, no particular model and no optimizer.
+can run ahead in another thread. `assemble` is the inverse: it returns the rows of all occurrences in the shapes that a
+model expects, as fields, sequences and linear terms. This module does not depend on stores, optimizers or particular
+models.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ def _places(schema: Schema) -> Iterator[tuple[Field, FieldPosition]]:
 def _segments(
     groups: tuple[FieldGroup, ...], batch: Batch, parts: list[Tensor | None]
 ) -> dict[FieldPosition, Tensor]:
-    """The occurrences of each field, as parts of its store's: [B, D] for a single field, [nnz, D] for a ragged one."""
+    """The occurrences of each field in its store: [B, D] for a single field, [nnz, D] for a ragged one."""
     segments: dict[FieldPosition, Tensor] = {}
     for group, part in zip(groups, parts, strict=True):
         if part is None:

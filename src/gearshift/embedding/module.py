@@ -7,7 +7,8 @@
         opt.step(); opt.zero_grad()      # `net` has its torch optimizer
 
 Rows are created when they are first seen in training and updated during `backward`, with the gradient of the loss as
-the loop computed it (a mean stays a mean). In `eval()` mode no rows are created. It knows no trainer and no files.
+the loop computed it (a mean stays a mean). In `eval()` mode no rows are created. It does not depend on trainers or
+files.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Embeddings(nn.Module):
             )
             for g in self.groups
         )
-        self.step = 0  # number of pushes so far; recorded as a row's last step
+        self.step = 0  # number of pushes so far; recorded as the last step of a row
 
     def forward(self, batch: Batch | Tensor | np.ndarray[Any, Any]) -> Any:
         return self._inputs(batch) if isinstance(batch, Batch) else self._rows(batch)

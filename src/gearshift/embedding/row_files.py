@@ -122,5 +122,5 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def checksum(file: Path) -> str:
-    """The checksum of the whole content, which the file itself has; its tail and its index are verified."""
+    """The checksum of the complete content, which is stored in the file; its tail and its index are verified."""
     return f"{_core.row_file_checksum(str(file)):016x}"

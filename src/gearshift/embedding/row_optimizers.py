@@ -85,8 +85,8 @@ class RowAdam(RowRule):
 class RowFTRL(RowRule):
     """FTRL-Proximal (McMahan et al. 2013, algorithm 1); a row is born with zero weights.
 
-    Its rate falls by itself with the gradients seen. A schedule's factor does not apply to it, but for 0, at
-    which nothing moves.
+    Its rate decreases by itself with the gradients seen. A schedule's factor does not apply to it, except 0, which
+    stops all updates.
     """
 
     name: ClassVar[str] = "ftrl"
@@ -111,16 +111,19 @@ ROW_OPTIMIZERS: dict[str, type[RowOptimizer]] = {rule.name: rule for rule in get
 
 @dataclass(frozen=True)
 class CowClip:
-    """Clips a row's gradient, before L2 and the optimizer, by the row's own length and how often the id occurred:
+    """Clips a row's gradient, before L2 and the optimizer, by the norm of the row and the number of occurrences of its
+    id:
 
-    `g *= min(1, c / |g|)`, `c = ratio * count * max(|w|, ratio * sqrt(width) * zeta)` (Zheng et al. 2022). The
-    gradient must be the mean over the step's examples (`embedding_reduce: mean`). Their L2 regularises the whole table
-    on every step; ours the rows touched.
+    `g *= min(1, c / |g|)`, `c = ratio * count * max(|w|, ratio * sqrt(width) * zeta)` (Zheng et al. 2022). The gradient
+    must be the mean over the step's examples (`embedding_reduce: mean`). Their L2 regularises the whole table in every
+    step; ours regularises only the rows touched.
     """
 
     name: ClassVar[str] = "cowclip"
-    ratio: Number = setting(1.0, "Of the row's length, per occurrence of its id.", above=0)
-    zeta: Number = setting(1e-5, "A row counts as at least this long, per root of its width.", at_least=0)
+    ratio: Number = setting(
+        1.0, "Largest gradient norm relative to the row's norm, per occurrence of its id.", above=0
+    )
+    zeta: Number = setting(1e-5, "Minimum norm assumed for a row, per square root of its width.", at_least=0)
 
     def __post_init__(self) -> None:
         if not (0 < self.ratio < math.inf and 0 <= self.zeta < math.inf):

@@ -2,8 +2,8 @@
 
 A store maps a 63-bit id to one row of `width` floats. A row consists of named parts (a width-1 linear term next to the
 embedding), each with its own optimizer, whose state is stored next to the weights. Rows are created by the first
-`pull`, with values that depend only on (seed, id). A store knows no features, models or workers. The ids of one call
-are unique, and calls may come from many threads at once.
+`pull`, with values that depend only on (seed, id). A store knows nothing about features, models or workers. The ids of
+one call are unique, and calls may come from many threads at once.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class RowStack:
 
 @dataclass(frozen=True)
 class TierCounts:
-    """What a store with a cold tier holds and has done so far.
+    """Contents and counters of a store with a cold tier.
 
-    `lookups` and `misses` are of pulls; `stored_rows` counts stale copies too.
+    `lookups` and `misses` count ids in pulls; `stored_rows` includes stale copies.
     """
 
     hot_rows: int
@@ -178,6 +178,6 @@ class RowStore(Protocol):
     def adopt(self, stacks: Sequence[RowStack]) -> bool:
         """Loads the row files of a checkpoint into an empty store. False: it cannot, and must `load` their rows."""
 
-    def cut(self) -> StoreSnapshot: ...  # falls between two pushes, never inside one; one cut at a time
+    def cut(self) -> StoreSnapshot: ...  # taken between two pushes, never inside one; one cut at a time
     def memory_bytes(self) -> int: ...
     def tier_counts(self) -> TierCounts | None: ...  # None if all rows stay in memory

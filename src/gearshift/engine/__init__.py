@@ -6,7 +6,7 @@ lease_batches   batches for leases, in order
 local_replicas  replicas of the workers in this process; live_replicas shares them among threads, shadow_threads
                 exchange them in the background
 simulation/     a cluster in virtual time: timing only, or with real gradients
-protocol/       worker, shard and coordinator as message machines: no socket, no thread, no clock
+protocol/       worker, shard and coordinator as state machines driven by messages: no socket, no thread, no clock
 wire/           their messages over ZeroMQ
 ray/            the cluster engine: processes on Ray that communicate over the wire
 """

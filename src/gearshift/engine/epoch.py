@@ -1,4 +1,4 @@
-"""One epoch: workers' reports go in, the strategy decides, and what it decided is carried out.
+"""One epoch: workers report, the strategy decides, and the epoch carries out its decisions.
 
 A batch, from lease to applied step:
 
@@ -7,13 +7,13 @@ A batch, from lease to applied step:
    must see. It pulls them, computes the gradient, and pushes it to every shard.
 3. It reports (`arrived`): the gradient waits on the shards until the strategy decides.
 4. `Apply` names the gradients that form the next step, with their weights. The shards are ordered to apply it.
-5. When all shards have, the host counts the leases of the step (`ended`) and looks at it (`stepped`): this is where
-   evaluations, checkpoints and switches happen, exactly between two steps.
+5. When all shards have done so, the host counts the leases of the step (`ended`) and inspects it (`stepped`): this is
+   where evaluations, checkpoints and switches happen, exactly between two steps.
 6. `Discard` ends a lease without a step; `Reissue` returns the examples of a lost worker, to be leased again.
 
-Orders are carried out one after the other: the next is given when all shards have carried out the last and the host
-has looked. All calls come from one thread. Knows no tensor: the report that a worker sends with its gradient is passed
-on to the host when the lease ends.
+Orders are carried out one after the other: the next order is given when all shards have carried out the last one and
+the host has inspected the step. All calls come from one thread. No tensors here: the report that a worker sends with
+its gradient is passed on to the host when the lease ends.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class UnusableGradient:
-    """The reason why a worker has no gradient that could be used."""
+    """The reason why a worker has no usable gradient."""
 
     reason: str
 
@@ -77,12 +77,12 @@ class ReplicaHost(Protocol):
     """A host whose workers have replicas of their own."""
 
     def meet(self, number: int) -> bool:
-        """Starts a meeting of all replicas. True: it is complete; else `Epoch.exchanged` is called when it is."""
+        """Starts a meeting of all replicas. True: it is complete; else `Epoch.exchanged` is called later."""
 
 
 class Shards(Protocol):
     def carry_out(self, what: ApplyStep | Drop, open_from: int) -> bool:
-        """Sends an order to all shards. True: it is done; else `Epoch.carried_out` is called when it is."""
+        """Sends an order to all shards. True: it is already done; else `Epoch.carried_out` is called on completion."""
 
 
 class Epoch(Generic[R]):
@@ -137,12 +137,12 @@ class Epoch(Generic[R]):
         self._handle(WorkRequested(worker, self._now()))
 
     def arrived(self, worker: int, lease: int, report: R, seconds: float = 0.0, version: int = 0) -> None:
-        """Every shard has the gradient of this lease; it was computed on parameters of step `version`, or newer."""
+        """Every shard has the gradient of this lease, computed on parameters of step `version` or newer."""
         self.leases.report(lease, report)
         self._handle(GradientArrived(worker, lease, self._now(), seconds, version))
 
     def refused(self, worker: int, lease: int, reason: str) -> None:
-        """The worker has no gradient that could be used."""
+        """The worker has no usable gradient."""
         self._handle(GradientRefused(worker, lease, reason, self._now()))
 
     def lost(self, worker: int, reason: str) -> None:
@@ -152,7 +152,7 @@ class Epoch(Generic[R]):
         self._handle(SwitchRequested(strategy, settings, reason, self._now()))
 
     def exchanged(self, number: int) -> None:
-        """The exchange of this number is complete: all replicas have met."""
+        """The exchange with this number is complete: all replicas have taken part."""
         self._handle(ExchangeDone(number, self._now()))
 
     def carried_out(self) -> None:
@@ -181,7 +181,7 @@ class Epoch(Generic[R]):
             self._carry_out_next()
 
     def _carry_out_next(self) -> None:
-        """Carries out actions in the order decided, until an order to the shards is in progress."""
+        """Carries out actions in the order of the decisions, until an order to the shards is in progress."""
         while self._decided and not self.stopped:
             match action := self._decided.popleft():
                 case Apply():
@@ -215,11 +215,11 @@ class Epoch(Generic[R]):
         looking = self._clock()
         if not self.host.stepped():
             self.stopped = True
-        self._began += self._clock() - looking  # event times count training only
+        self._began += self._clock() - looking  # event times exclude everything but training
 
 
 class OpenLeases(Generic[R]):
-    """Leases that were given to workers and have not ended, with the workers' reports; by number, lowest first.
+    """Leases that workers hold and that have not ended, with the workers' reports; by number, lowest first.
 
     `supply` has the examples that are not leased yet.
     """

@@ -1,4 +1,4 @@
-"""Batches for leases, in order: first the ranges that an interrupted run had begun, then all after a position."""
+"""Batches for leases, in order: first the open ranges of an interrupted run, then everything after a position."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Open = Callable[[int, int], Generator[IndexedBatch]]  # (start, batch size) -> b
 
 
 class LeaseBatches:
-    """An iterator of batches whose size can change. It keeps each returned batch until it is dropped."""
+    """An iterator of batches whose size can change. It keeps each returned batch until `drop` is called."""
 
     def __init__(
         self, open_at: Open, *, position: int, batch: int, ranges: Sequence[tuple[int, int]] = ()

@@ -1,4 +1,4 @@
-"""Replicas shared by the threads of one process: workers step them, the deciding thread shows and folds them.
+"""Replicas shared by the threads of one process: workers step them, the deciding thread evaluates and merges them.
 
 Actions that must not overlap with a step (a merge in the training loop, an evaluation of the mean, a switch) close the
 `PauseGate`, and wait until the threads inside have left. Background exchanges are in `shadow_threads.py`.
@@ -70,7 +70,7 @@ class LiveReplicas:
         self.replicas, self._parts, self._notify = replicas, parts, notify
         self._gate = PauseGate()
         self._open = True
-        self._stepped: set[int] = set()  # leases whose step is made and not yet accounted for
+        self._stepped: set[int] = set()  # leases whose step was made but is not yet accounted for
         self._exchanged_at: dict[int, float] = {}
         self._exchanging: dict[int, threading.Lock] = {}  # by replica
         self._failed: dict[int, str] = {}  # replicas that can no longer exchange, and why
@@ -116,7 +116,7 @@ class LiveReplicas:
     # ---- from the thread that decides ----
 
     def hold(self) -> bool:
-        """Stops all steps. Whether every step made so far is accounted for.
+        """Stops all steps. Returns whether every step made so far is accounted for.
 
         Only then do the accounts match what rows and replicas have learned, and may be saved with them.
         """
@@ -154,7 +154,7 @@ class LiveReplicas:
             self.replicas.meet()
 
     def show(self) -> None:
-        """Brings the result of the replicas into the server, to be evaluated or saved."""
+        """Copies the result of the replicas to the server, for evaluation or saving."""
         with self._gate.closed():
             self.replicas.show()
 

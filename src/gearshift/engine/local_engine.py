@@ -35,7 +35,7 @@ from gearshift.training.look_ahead import read_ahead
 from gearshift.training.training import Training
 from gearshift.training.worker import stream_of
 
-PATIENCE = 300.0  # seconds without an answer after which a worker is given up
+PATIENCE = 300.0  # seconds without an answer after which a worker is declared lost
 
 
 class LocalEngine:
@@ -51,7 +51,7 @@ class LocalEngine:
                     return False
             except (
                 FloatingPointError
-            ) as error:  # raised by a server; a worker's would only leave out its batch
+            ) as error:  # raised by a server; an error of a worker would only discard its batch
                 raise NotFinite(f"{error}. Lower optimizer.embeddings.lr or optimizer.dense.lr") from error
             epoch.end_epoch()
         return True
@@ -119,7 +119,7 @@ class LocalEpoch(EpochHost):
 
     @property
     def _threads_each(self) -> int:
-        """The CPU threads of each of several workers. After a resize they are divided anew."""
+        """The CPU threads of each of several workers. After a resize they are divided again."""
         return max(1, self.training.learner.worker.threads // self.training.workers)
 
     def _begin(self, begin: Begin) -> None:
@@ -165,7 +165,7 @@ class LocalEpoch(EpochHost):
         return proceed
 
     def _wake(self) -> None:
-        """Ends injected delays: the run ends."""
+        """Ends injected delays when the run ends."""
         self.replicas.release()
         if self.training.pacer is not None:
             self.training.pacer.close()

@@ -72,7 +72,7 @@ class EpochReplicas:
         self.live.meet()
 
     def settle(self) -> bool:
-        """Stops all steps. Once they are accounted for, brings the result of the replicas into the server."""
+        """Stops all steps. Once they are accounted for, copies the result of the replicas to the server."""
         if self.live is None:
             return True
         if not self.live.hold():

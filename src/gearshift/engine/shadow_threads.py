@@ -1,8 +1,8 @@
-"""Shadows: threads that exchange replicas in the background, and their exchange partners.
+"""Shadows: threads that exchange replicas in the background with an exchange partner.
 
-A shadow runs beside a trainer's workers: copy, exchange, merge, repeat. Workers and shadows access a replica without
-locks. A trainer whose exchange fails is excluded: its workers get the error at their next step, and nobody waits for
-it. The shadow of a finished trainer continues with weight 0 until all are done.
+A shadow runs in parallel with a trainer's workers: copy, exchange, merge, repeat. Workers and shadows access a replica
+without locks. A trainer whose exchange fails is excluded: its workers get the error at their next step, and no other
+trainer waits for it. The shadow of a finished trainer continues with weight 0 until all are done.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gearshift.sync.exchange import Background, Choices
 
 # Seconds between exchanges: in shared memory they are so fast that without a pause they would starve the training.
 BREATH = 0.005
-ENDING = 60.0  # seconds that a shadow has to finish its exchange
+ENDING = 60.0  # how long a shadow may take to finish its exchange
 
 
 class Partner(Protocol):
@@ -30,7 +30,7 @@ class Partner(Protocol):
         """The weights that the trainer merges with; None when there is no partner left."""
 
     def leave(self, member: int) -> None:
-        """The member leaves; nobody waits for it."""
+        """The member leaves; others no longer wait for it."""
 
 
 class LocalCentre:
@@ -48,7 +48,7 @@ class LocalCentre:
         return target
 
     def leave(self, member: int) -> None:
-        """The centre waits for nobody."""
+        """The centre does not wait for anyone."""
 
 
 class LocalMean:
@@ -60,7 +60,7 @@ class LocalMean:
         self._members: set[int] = set()
         self._given: dict[int, tuple[Tensor, float]] = {}
         self._round = 0
-        self._target: Tensor | None = None  # of the last round
+        self._target: Tensor | None = None  # result of the last round
         self._closed = False
 
     def join(self, member: int) -> None:
@@ -132,7 +132,7 @@ class ShadowThreads:
         run.start()
 
     def leave(self, number: int) -> None:
-        """A replica has left; nobody waits for it."""
+        """A replica has left; others no longer wait for it."""
         self._partner.leave(number)
 
     def exchange(self, number: int) -> bool:

@@ -1,4 +1,4 @@
-"""Messages for the user when a strategy, perhaps their own, fails or lets no worker begin."""
+"""Messages for the user when a strategy, possibly a custom one, fails or lets no worker begin."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def decide(coordinator: Coordinator, event: Event) -> list[Action]:
 
 
 def stuck(coordinator: Coordinator) -> UserError:
-    """The error if no worker is busy, none may begin, and examples are left: the strategy has forgotten its workers."""
+    """The error if no worker is busy, none may begin, and examples are left: the strategy has stalled."""
     strategy, work = coordinator.strategy, coordinator.work
     return UserError(
-        f"strategy {strategy.name} lets nobody begin: {len(work.parked)} workers wait, "
-        f"{len(work.waiting)} gradients are in no step, and the data are not done. The last checkpoint is intact"
+        f"strategy {strategy.name} lets no worker begin: {len(work.parked)} workers wait, "
+        f"{len(work.waiting)} gradients are in no step, and examples are left. The last checkpoint is intact"
     )

@@ -1,10 +1,10 @@
 """Several workers in this process, a thread each, around its shards: torch and the row store release the GIL.
 
 Workers share nothing but the shards: each has a copy of the model, pulls the dense parameters and the rows it needs
-once the shards have the version it must see, leaves its gradient with them and reports to the one thread that runs
-`Epoch` (the caller's), which alone gives orders to the shards. A worker that raises ends the run with its error.
-A worker that hangs longer than `patience` is fenced: its lease is reissued and anything it sends later is refused.
-After `resize`, new workers join at once; surplus ones leave after their batch.
+once the shards have the version it must see, pushes its gradient to them and reports to the one thread that runs
+`Epoch` (the caller's), which alone gives orders to the shards. A worker that raises ends the run with its error. A
+worker that hangs longer than `patience` is fenced: its lease is reissued and anything it sends later is refused. After
+`resize`, new workers join at once; surplus ones leave after their batch.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from gearshift.sync.events import Begin
 
 Compute = Callable[[Begin, IndexedBatch], LocalPush | UnusableGradient]
 Employ = Callable[[int], Compute]  # creates a worker's state, in the worker's thread
-TICK = 0.2  # seconds between checks for hanging workers
-LAST_BATCH = 60.0  # seconds that workers have to finish their batch when the run ends
+TICK = 0.2  # interval of checks for hanging workers
+LAST_BATCH = 60.0  # time for workers to finish their batch when the run ends
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class ThreadsLoop:
         finally:
             self.shards.close()  # releases workers that wait for a step that will not come
             for worker in self._threads.close(self._fenced):
-                self.notify(f"worker {worker} does not end; it is left behind")
+                self.notify(f"worker {worker} does not end; the run ends without it")
 
     def resize(self, workers: int) -> None:
         """Sets the number of workers: new ones join before the next step, the newest leave after their batch."""

@@ -95,9 +95,7 @@ class SweepRequest:
             raise UserError(f"seeds is {self.seeds}; it must be at least 1, and 5 for a useful interval")
         share = self.tune_share
         if share is not None and not (isinstance(share, Real) and 0 < share <= 1):
-            raise UserError(
-                f"the share to search rates on is {share}; it must be above 0 and at most 1, such as 0.1"
-            )
+            raise UserError(f"tune_share is {share}; it must be above 0 and at most 1, such as 0.1")
         if not (isinstance(self.tolerance, Real) and self.tolerance > 0):
             raise UserError(f"the tolerance is {self.tolerance}; it must be an AUC above 0, such as .001")
         whole = all(isinstance(factor, Integral) for factor in self.factors)
@@ -285,7 +283,7 @@ def _arm(request: SweepRequest, config: Config, word: str) -> _Arm:
     if name != optimizer.dense.name:
         words.insert(0, f"optimizer.dense={{name: {name}}}")
     if not name.startswith("vr_") and "row_trust" not in written and optimizer.rows.trust != "dense_only":
-        words.append("optimizer.row_trust=dense_only")  # the config's is for its own rule
+        words.append("optimizer.row_trust=dense_only")  # the config's value is for its own rule
     chosen = [*request.settings, *words, *(() if optimizer.scaling.base_batch is None else ruled)]
     trainer = make_trainer(load_config(request.config, chosen))
     plan, dense = trainer.plan, trainer.optimizer.dense
@@ -310,7 +308,7 @@ def _workers_of_a_round(plan: Plan) -> int:
 
 
 def _check_gradients(word: str, trainer: Trainer) -> None:
-    """From too few gradients vr_x is x, and its line in the table would say nothing of vr_x."""
+    """With too few gradients vr_x equals x, and its line in the table would be meaningless."""
     plan, dense = trainer.plan, trainer.optimizer.dense
     chosen, steps = plan.strategy, plan.strategy.steps
     strategy = resolve(
@@ -319,14 +317,14 @@ def _check_gradients(word: str, trainer: Trainer) -> None:
     gradients = gradients_per_step(strategy)
     if isinstance(dense, VarianceReduced) and dense.gsnr.too_few(gradients):
         raise UserError(
-            f"{word} would reduce nothing at global batch {plan.global_batch}: its min_gradients is "
+            f"{word} would have no effect at global batch {plan.global_batch}: its min_gradients is "
             f"{dense.gsnr.min_gradients:g}, but a step of {strategy.name} has {gradients}. Raise train.micro_batches, "
             "or remove it and train.batch; async strategies always have 1"
         )
 
 
 class _Quiet:
-    """An observer that keeps the measurements of the best epoch if it is kept, otherwise of the last."""
+    """An observer that keeps the measurements of the epoch whose parameters are kept: the best, or the last."""
 
     def __init__(self, training: Training, on_training_data: Callable[[], float]) -> None:
         self._keep_best, self._on_training_data = training.plan.keep_best, on_training_data

@@ -42,7 +42,7 @@ class Score:
     auc: float  # held out, like the log loss
     logloss: float
     gap: float  # AUC of the trained model on training data, minus held out
-    tuning_loss: float  # used to choose rates; from other data than the AUC if possible
+    tuning_loss: float  # used to choose rates; measured on data other than that of the AUC if possible
     steps: int
     seconds: float
 
@@ -79,7 +79,7 @@ class Search:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """An optimizer at a batch: its best rates, and the score of each seed."""
+    """An optimizer at a batch size: its best rates, and the score of each seed."""
 
     optimizer: str
     batch: int
@@ -114,7 +114,7 @@ class Sweep:
 
     @property
     def reference(self) -> SweepRow:
-        """The best of the smallest batch, among those with all seeds, because each seed is another log."""
+        """The best of the smallest batch, among those with all seeds, because each seed is a different sample."""
         smallest = min(line.batch for line in self.lines)
         return max(self.at(smallest), key=lambda line: (len(line.scores), mean(line.aucs)))
 
@@ -126,13 +126,13 @@ class Sweep:
         return [mine - best for mine, best in zip(line.aucs, self.reference.aucs, strict=False)]
 
     def within(self, line: SweepRow) -> bool:
-        """By the lower bound; with a single seed, by the difference itself. A diverged training is never within."""
+        """Whether the lower bound (or the difference, with one seed) is within. A diverged training never is."""
         difference = self.difference(line)
         low = difference.mean if math.isnan(difference.half) else difference.low
         return None not in line.scores and low >= -self.tolerance
 
     def without(self, line: SweepRow) -> bool:
-        """By the upper bound: it is worse, and more seeds would not change this."""
+        """Whether it is worse by the upper bound, so that more seeds would not change this."""
         difference = self.difference(line)
         high = difference.mean if math.isnan(difference.half) else difference.high
         return None in line.scores or high < -self.tolerance

@@ -62,9 +62,9 @@ def curves(
         places = [(x(math.log2(p.x)) + aside, p) for p in sorted(line, key=lambda p: p.x)]
         parts += _curve([(at, y(p.y)) for at, p in places], colour, dashed=name.startswith("vr_"))
         parts += [_bar(at, y(p.low), y(p.high), colour) for at, p in places if math.isfinite(p.low)]
-        beside = WIDTH - RIGHT + 14, TOP + 20 * i
-        parts += _curve([(beside[0], beside[1]), (beside[0] + 26, beside[1])], colour, name.startswith("vr_"))
-        parts.append(text(beside[0] + 34, beside[1] + 4, name, anchor="start"))
+        legend = WIDTH - RIGHT + 14, TOP + 20 * i
+        parts += _curve([(legend[0], legend[1]), (legend[0] + 26, legend[1])], colour, name.startswith("vr_"))
+        parts.append(text(legend[0] + 34, legend[1] + 4, name, anchor="start"))
     return document(WIDTH, max(HEIGHT, TOP + 20 * len(lines)), parts)
 
 

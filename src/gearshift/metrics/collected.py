@@ -19,7 +19,7 @@ from gearshift.metrics.measures import Measures
 from gearshift.metrics.slices import Slices
 
 EXACT_EXAMPLES = 5_000_000
-SPARSEST_SAMPLE = 2**16  # one group in so many; a group that is still too large cannot be kept
+SPARSEST_SAMPLE = 2**16  # one in this many groups is kept; a group that is still too large cannot be kept
 Column = NDArray[Any] | None
 
 

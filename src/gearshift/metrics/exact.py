@@ -36,7 +36,7 @@ class Grouped:
     auc: float
     counted: int  # groups with both classes
     groups: int
-    one_in: int = 1  # one in so many groups was used, if there were too many examples
+    one_in: int = 1  # one in this many groups was used, if there were too many examples
 
 
 def grouped_auc(

@@ -1,7 +1,7 @@
 """Warnings about suspicious metrics of a run or an evaluation, each with advice.
 
 All rules and their thresholds are here. A rule requires enough examples. If it compares two metrics, their difference
-must be several standard errors. This module knows measures, but no data and no model.
+must be several standard errors. This module uses only measures, no data and no model.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def one_label(scored: Scored) -> str | None:
 def too_good(scored: Scored) -> Iterator[str]:
     if _enough(scored.measures) and scored.measures.auc > TOO_GOOD_AUC:
         yield (
-            f"{scored.where}: an AUC of {scored.measures.auc:.4f} is too good for clicks: a feature probably knows the "
-            "label. Leave out what is only known after the click; `gearshift init FILE` checks each column separately"
+            f"{scored.where}: an AUC of {scored.measures.auc:.4f} is too good for clicks: a feature probably reveals "
+            "the label. Remove columns that are only known after the click; `gearshift init FILE` checks each column"
         )
 
 
@@ -68,8 +68,8 @@ def worse_than_constant(scored: Scored) -> Iterator[str]:
     if _enough(measures) and measures.normalized_entropy > WORSE_THAN_CONSTANT:
         yield (
             f"{scored.where}: NE is {measures.normalized_entropy:.3f}, above 1: always predicting the click rate would "
-            "be better. Train longer if the run was short, fewer epochs if it was lower before (metrics.jsonl), "
-            "otherwise with a lower optimizer.dense.lr and optimizer.embeddings.lr"
+            "be better. If the run was short, train longer; if NE was lower before (metrics.jsonl), train fewer epochs."
+            " Otherwise lower optimizer.dense.lr and optimizer.embeddings.lr"
         )
 
 

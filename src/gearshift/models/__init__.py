@@ -3,11 +3,11 @@
 inputs.py   what a model sees           layers.py   MLP, linear term, pairwise term, dropout
 shallow.py  LR, FM                      deep.py     DNN, Wide & Deep, DeepFM
 cross.py    DCN, DCN-V2                 dlrm.py     DLRM          din.py  DIN
-checks.py   what each needs of a schema  model.py   remembers how it was made
+checks.py   what each needs of a schema  model.py   records how it was created
 first_weights.py   the weights that a run begins with
 settings.py   the settings of each model    registry.py   models by name
 
-Names are imported when first used: a config reads settings.py, and does without torch.
+Names are imported when first used: a config reads settings.py, without importing torch.
 """
 
 from __future__ import annotations

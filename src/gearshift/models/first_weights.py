@@ -4,7 +4,7 @@ A run begins with the weights that the user gave the module, never with those th
 in it: their embedding rows are not in the module, so continuing from them would use half a model. An unchanged model
 of `gs.models` gets the weights of the run's seed. `warm_start` uses the module as it is.
 
-This module knows no runs. Code that writes weights into a module reports it with `written`.
+This module does not depend on runs. Code that writes weights into a module reports it with `written`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass
 class _Known:
-    first: Tensors  # as the user gave it
+    first: Tensors  # the weights that the user passed in
     left: int | None = None  # checksum of the weights that Gearshift left in it; None while a run trains it
 
 
@@ -54,7 +54,7 @@ def begin(model: nn.Module | Callable[[], nn.Module], seed: int, *, warm_start: 
 
 
 def remember(model: nn.Module) -> None:
-    """Call this before weights are written into a module outside a run that `begin` knows."""
+    """Call this before writing weights into a module outside of a run started with `begin`."""
     _known.setdefault(model, _Known(_copy(model)))
 
 
@@ -79,7 +79,7 @@ def _made(make: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def _draw_again(model: nn.Module, seed: int) -> None:
-    """Initialise a built-in model again, if it is unchanged since its construction."""
+    """Re-initialise a built-in model if it has not changed since its construction."""
     if not isinstance(model, Model) or model.born is None or not model.is_built_in:
         return
     with torch.random.fork_rng(devices=[]):

@@ -198,7 +198,7 @@ class LinearTerm(nn.Module):
         super().__init__()
         tasks = len(schema.labels)
         self.numeric = nn.Linear(schema.numeric_width, tasks) if schema.numeric_width else None
-        if self.numeric:  # zero, like the rows' linear parts: random values would have to be unlearned first
+        if self.numeric:  # zero, like the rows' linear parts; random values would first have to be unlearned
             nn.init.zeros_(self.numeric.weight)
             nn.init.zeros_(self.numeric.bias)
         self.bias = None if self.numeric else nn.Parameter(torch.zeros(tasks))

@@ -29,9 +29,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # of logits and labels, both [B, T]
 
 # Replacements for these losses. Each would train without an error, or fail in the first step.
 _NOT_FOR_LOGITS = {
-    nn.BCELoss: "BCELoss takes probabilities, and models return logits: use nn.BCEWithLogitsLoss()",
-    nn.CrossEntropyLoss: "CrossEntropyLoss compares classes, and a click has one logit: use nn.BCEWithLogitsLoss()",
-    nn.NLLLoss: "NLLLoss compares classes, and a click has one logit: use nn.BCEWithLogitsLoss()",
+    nn.BCELoss: "BCELoss takes probabilities, but models return logits: use nn.BCEWithLogitsLoss()",
+    nn.CrossEntropyLoss: "CrossEntropyLoss compares classes, but a click has one logit: use nn.BCEWithLogitsLoss()",
+    nn.NLLLoss: "NLLLoss compares classes, but a click has one logit: use nn.BCEWithLogitsLoss()",
 }
 
 

@@ -16,7 +16,7 @@ from gearshift.settings.declaration import declarations
 class Model(nn.Module):
     """Records its constructor arguments other than the schema (`params`), and the random state of its weights."""
 
-    moved: ClassVar[Mapping[str, str]] = {}  # keywords of earlier versions, and where each of them is now
+    moved: ClassVar[Mapping[str, str]] = {}  # keywords of earlier versions, and their replacements
     params: dict[str, Any]  # as a config names them
     born: (
         Tensor | None

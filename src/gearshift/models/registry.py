@@ -42,12 +42,12 @@ def build(name: str, schema: Schema, *, seed: int | None = None, **params: Any) 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = MODELS[name](schema, **arguments)
-    object.__setattr__(model, "born", None)  # this seed stays, whatever that of the run is
+    object.__setattr__(model, "born", None)  # a run keeps these weights, whatever its seed
     return model
 
 
 def parameters(name: str) -> dict[str, Any]:
-    """What a model can be given beside the schema, with the defaults."""
+    """The arguments of a model besides the schema, with their defaults."""
     return as_keys(_defaults(name))
 
 
@@ -57,7 +57,7 @@ def _defaults(name: str) -> dict[str, Any]:
 
 
 def _arguments(name: str, keys: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the model's class: keys that it takes as one value are put into it."""
+    """The arguments of the model's class: keys that form one argument are combined."""
     arguments = dict(keys)
     for argument, default in _defaults(name).items():
         declared = declarations(type(default)).values()

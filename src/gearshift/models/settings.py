@@ -1,7 +1,7 @@
-"""The settings of each model, by its name in a config: values alone, so that a config is read without torch.
+"""The settings of each model, by its name in a config: plain values, so that a config can be read without torch.
 
-A model's constructor takes these, with these defaults, beside the schema. Settings that belong together are one
-argument of it (`AttentionSettings`) and several keys of a config.
+A model's constructor takes these, with these defaults, besides the schema. Settings that belong together are one
+argument of the constructor (`AttentionSettings`) and several keys of a config.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Structure = Literal["parallel", "stacked"]
 
 @dataclass(frozen=True)
 class LinearSettings:
-    """It has none."""
+    """A model without settings."""
 
 
 @dataclass(frozen=True)
@@ -29,25 +29,25 @@ class EmbeddingSettings:
 class DeepSettings(EmbeddingSettings):
     hidden: Counts = setting((400, 400), "Widths of the hidden layers.")
     dropout: Share = setting(0.0, "Share of hidden units dropped while training.")
-    activation: Text = setting("relu", "Between hidden layers: relu, ...")
+    activation: Text = setting("relu", "Activation between hidden layers: relu, ...")
     batch_norm: bool = setting(False, "Normalise hidden layers over the batch.")
 
 
 @dataclass(frozen=True)
 class CrossSettings(DeepSettings):
-    cross_layers: Count = setting(3, "How many cross layers.", at_least=1)
+    cross_layers: Count = setting(3, "Number of cross layers.", at_least=1)
 
 
 @dataclass(frozen=True)
 class MatrixCrossSettings(CrossSettings):
     rank: Count | None = setting(None, "Low-rank cross matrices; full if not set.", at_least=1)
-    structure: Structure = setting("parallel", "Cross and deep network beside or after each other.")
+    structure: Structure = setting("parallel", "Cross and deep network in parallel, or stacked.")
 
 
 @dataclass(frozen=True)
 class DLRMSettings(DeepSettings):
     hidden: Counts = setting((512, 256), "Widths of the hidden layers.")
-    bottom: Counts = setting((512, 256), "Widths of the network below the numbers.")
+    bottom: Counts = setting((512, 256), "Widths of the bottom network, which processes the numbers.")
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class AttentionSettings:
     """The network that weighs each item of a history."""
 
     hidden: Counts = setting((64,), "Widths of the attention network.", key="attention")
-    activation: Text = setting("dice", "Between its layers: dice, ...", key="attention_activation")
+    activation: Text = setting("dice", "Activation between its layers: dice, ...", key="attention_activation")
 
 
 @dataclass(frozen=True)
 class DINSettings(DeepSettings):
-    target: Texts | None = setting(None, "The categorical feature that is judged.")
+    target: Texts | None = setting(None, "The categorical feature that describes the candidate item.")
     history: Texts | None = setting(None, "The sequence feature that it is compared with.")
 
 

@@ -2,7 +2,7 @@
 
 `SGD` ... `AdamW`, `DenseLARS`, `DenseLAMB` and `VarianceReduced` step Gearshift's flat buffer. `LARS`, `LAMB`, `VRSGD`,
 `VRMomentum`, `VRAdam`, `VRLARS` and `VRLAMB` are `torch.optim.Optimizer`s for any PyTorch model, with the same rules.
-Names are imported when first used: `rule_settings` and `schedule`, which a config reads, do without torch.
+Names are imported when first used: `rule_settings` and `schedule`, which a config reads, do not import torch.
 """
 
 from __future__ import annotations

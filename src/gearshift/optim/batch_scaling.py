@@ -60,7 +60,7 @@ SCALING_RULES: dict[str, Callable[[Rates, float], Rates]] = {
 
 @dataclass(frozen=True)
 class ScalingSettings:
-    """What a config says about the rates of a larger batch."""
+    """The config's settings for the rates of a larger batch."""
 
     rule: Rule = setting(
         "constant",
@@ -84,18 +84,18 @@ class BatchScaling(ScalingSettings):
             raise unknown_name("batch scaling rule", self.rule, SCALING_RULES)
         if self.base_batch is None and self.rule != "constant":
             raise UserError(
-                f'rule="{self.rule}" scales rates from the batch they were tuned for: give it, such as base_batch=1024'
+                f'rule="{self.rule}" scales rates from the batch they were tuned for: set it, such as base_batch=1024'
             )
         if self.base_batch is not None and self.base_batch < 1:
-            raise UserError(f"base_batch={self.base_batch}: at least 1")
+            raise UserError(f"base_batch={self.base_batch}: it must be at least 1")
         if self.base_batch is not None and self.rule == "constant":
             raise UserError(
-                f"base_batch={self.base_batch} changes nothing without a rule: give "
-                'BatchScaling("square_root", ...), or leave it out'
+                f"base_batch={self.base_batch} has no effect without a rule: give "
+                'BatchScaling("square_root", ...), or remove it'
             )
 
     def factors(self, global_batch: int) -> Rates:
-        """What rates and L2 are multiplied with, and the least warm-up, at this batch."""
+        """The factors of rates and L2, and the minimum warm-up, at this batch."""
         growth = 1.0 if self.base_batch is None else global_batch / self.base_batch
         return scaled(self.rule, Rates(1.0, 1.0, 1.0), growth)
 

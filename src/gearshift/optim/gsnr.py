@@ -25,7 +25,7 @@ from gearshift.optim.layout import Layout
 from gearshift.optim.rule_settings import Control, TrustSettings
 from gearshift.optim.spread import Spread
 
-SMALLEST_NOISE = 1e-6  # of the mean square: below lies rounding
+SMALLEST_NOISE = 1e-6  # relative to the mean square; smaller values are rounding errors
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class GSNR(TrustSettings):
     def too_few(self, effective: float) -> str | None:
         """Why r is 1 in a step with this effective number of gradients; None if they are enough.
 
-        Half a gradient is tolerated: the last piece of a batch is often shorter, and late gradients are decayed.
+        Half a gradient is tolerated: the last part of a batch is often smaller, and late gradients are decayed.
         """
         if effective >= self.min_gradients - 0.5 - 1e-6:
             return None

@@ -3,8 +3,8 @@
 A standard rule adds g^2 to a shared sum and then reads the sum back. If another thread overwrites the addition, the sum
 lacks g^2 and the step becomes huge. Here each thread computes its denominator separately, from the shared values and
 its own gradient, and writes the shared values afterwards. With Adam, a square can be lost while the corresponding mean
-remains, so a later step of an inactive element divides that mean by almost nothing (four threads on a quadratic bowl
-were thrown out to 6e6). The step is therefore limited to the longest step of Adam. Whatever is lost, steps stay
+remains, so a later step of an inactive element divides that mean by almost nothing (with four threads on a quadratic
+bowl, weights diverged to 6e6). The step is therefore limited to the longest step of Adam. Whatever is lost, steps stay
 bounded.
 """
 

@@ -1,4 +1,4 @@
-"""The settings of each dense rule, by its name in a config: values alone, so that a config is read without torch.
+"""The settings of each dense rule, by its name in a config: plain values, so that a config can be read without torch.
 
 The rules themselves (`first_order`, `large_batch`, `variance_reduced`) are dataclasses derived from these.
 """
@@ -102,7 +102,7 @@ class TrustSettings:
 
 @dataclass(frozen=True)
 class SmoothedTrust:
-    """For the variance-reduced rules that smooth the trust over time."""
+    """Settings of the variance-reduced rules that smooth the trust over time."""
 
     beta3: Number = setting(0.9, "Decay rate of the smoothed trust.", at_least=0, below=1)
 

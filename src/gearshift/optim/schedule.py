@@ -1,6 +1,7 @@
 """The learning-rate schedule: a factor that depends on the share of the run's examples that are done.
 
-It is pure, and shared by dense parameters and rows, so a resumed run or other workers continue in the same way.
+It is pure, and shared by dense parameters and rows, so it continues in the same way in a resumed run or with other
+workers.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ Decay = Literal["none", "linear", "cosine", "step"]
 
 @dataclass(frozen=True)
 class ScheduleSettings:
-    """What a config says about the schedule."""
+    """The config's settings for the schedule."""
 
     warmup: Share = setting(0.0, "Share of the run in which the rate rises from 0.")
-    decay: Decay = setting("none", "How it falls after.")
-    floor: Share = setting(0.0, "The share of the rate that decay ends at.")
+    decay: Decay = setting("none", "How the rate decreases afterwards.")
+    floor: Share = setting(0.0, "The share of the rate at which the decay ends.")
 
 
 @dataclass(frozen=True)

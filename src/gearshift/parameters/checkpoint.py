@@ -64,23 +64,23 @@ def write(
     Blocks of rows must come in the order of their partitions.
     `check` is called just before the checkpoint appears, and may raise.
     """
-    with written_beside(path) as beside:
+    with written_beside(path) as temporary:
         files: dict[str, dict[str, Any]] = {}
         for name, of_store in rows.items():
-            files |= write_rows(beside, name, of_store)
-        finish(beside, path, facts, arrays, files, check)
+            files |= write_rows(temporary, name, of_store)
+        finish(temporary, path, facts, arrays, files, check)
 
 
 @contextmanager
 def written_beside(path: Path) -> Iterator[Path]:
-    """A new folder beside `path`, which `finish` renames. It is removed if anything fails."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    shutil.rmtree(beside, ignore_errors=True)
+    """A new folder next to `path`, which `finish` renames. It is removed if anything fails."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    shutil.rmtree(temporary, ignore_errors=True)
     try:
-        beside.mkdir(parents=True)
-        yield beside
+        temporary.mkdir(parents=True)
+        yield temporary
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
@@ -112,7 +112,7 @@ def entries(stacks: list[RowStack]) -> Files:
 
 
 def finish(
-    beside: Path,
+    temporary: Path,
     path: Path,
     facts: Mapping[str, Any],
     arrays: Mapping[str, Arrays],
@@ -120,24 +120,24 @@ def finish(
     check: Callable[[], None] = lambda: None,
     version: int | None = None,
 ) -> None:
-    """Add arrays and manifest to the rows in `beside`, and rename it to the checkpoint `path`."""
-    saved = [_save(beside / f"{name}.safetensors", content) for name, content in arrays.items()]
+    """Add arrays and manifest to the rows in `temporary`, and rename it to the checkpoint `path`."""
+    saved = [_save(temporary / f"{name}.safetensors", content) for name, content in arrays.items()]
     fingerprints = {file.name: _fingerprint(file) for file in saved} | dict(files)
     with_row_files = any("stack" in entry for entry in fingerprints.values())
     version = version or (FORMAT_WITH_ROW_FILES if with_row_files else FORMAT)
     content = {"format": version, "facts": dict(facts), "files": fingerprints}
     manifest = content | {"sha256": _digest(content)}
-    (beside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
-    _sync(beside)
+    (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    _sync(temporary)
     check()
-    _put_in_place(beside, path)
+    _put_in_place(temporary, path)
 
 
-def _put_in_place(beside: Path, path: Path) -> None:
+def _put_in_place(temporary: Path, path: Path) -> None:
     old = path.with_name(f".{path.name}.{os.getpid()}.old")
     if path.exists():
         path.rename(old)
-    beside.rename(path)
+    temporary.rename(path)
     _sync_folder(path.parent)
     shutil.rmtree(old, ignore_errors=True)
 
@@ -250,7 +250,7 @@ class Checkpoint:
 
     @contextmanager
     def naming_damage(self) -> Iterator[None]:
-        """Raises a `UserError` for a row file that turns out to be damaged."""
+        """Raises a `UserError` if a row file is damaged."""
         try:
             yield
         except RowFileError as error:
@@ -310,20 +310,20 @@ class CheckpointFolder:
         """Add another run's checkpoint to this folder. Its files never change, so both runs can share them."""
         here = self.folder / other.name
         if not here.exists():
-            beside = self.folder / f".{other.name}.{os.getpid()}.part"
-            shutil.rmtree(beside, ignore_errors=True)
-            beside.mkdir()
+            temporary = self.folder / f".{other.name}.{os.getpid()}.part"
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
             for file in other.iterdir():
-                row_files.link_or_copy(file, beside / file.name)
-            beside.rename(here)
+                row_files.link_or_copy(file, temporary / file.name)
+            temporary.rename(here)
         return here
 
     def link(self, name: str, target: Path) -> None:
         """Point `last` or `best` to a checkpoint, atomically."""
-        beside = self.folder / f".{name}.{os.getpid()}"
-        beside.unlink(missing_ok=True)
-        beside.symlink_to(target.name)
-        beside.replace(self.folder / name)
+        temporary = self.folder / f".{name}.{os.getpid()}"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(target.name)
+        temporary.replace(self.folder / name)
 
     def prune(self) -> None:
         """Remove all but the newest `keep` checkpoints and those that a link points to."""

@@ -2,9 +2,9 @@
 
 `DenseParameters(module)` moves every trainable parameter into `flat` and leaves views of it in the module; their
 gradients are views of `grad`. A parameter that several layers share (the same object) is stored once. Each parameter
-starts on a 64-byte boundary; the gap before it stays zero in values and gradients. Buffers (running statistics of
-batch normalization) and frozen parameters are not trained and are kept separately, in `fixed`. This module knows no
-optimizer, worker or file.
+starts on a 64-byte boundary; the gap before it stays zero in values and gradients. Buffers (running statistics of batch
+normalization) and frozen parameters are not trained and are kept separately, in `fixed`. This module does not depend on
+optimizers, workers or files.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class DenseParameters:
     def live_in(self, flat: Tensor) -> None:
         """Make the module's parameters views of this buffer. Several modules may share it.
 
-        It is set through `.data`, so autograd does not notice writes of others between forward and backward passes.
+        It is set through `.data`, so autograd does not notice writes by others between forward and backward passes.
         """
         if flat is not self.flat:
             self.flat = flat
@@ -89,7 +89,7 @@ class DenseParameters:
         return {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Restore such a copy, either completely or (`UserError`) not at all."""
+        """Restore such a copy completely, or raise `UserError` and change nothing."""
         mine = self.views(self.flat) | self.fixed
         _check_same(self.module, mine, state)
         for name, tensor in mine.items():

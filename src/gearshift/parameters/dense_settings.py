@@ -1,4 +1,4 @@
-"""What holds for all dense parameters, whatever their optimizer: values alone, for configs without torch."""
+"""Settings of all dense parameters. Plain values, so that a config can be read without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of values in messages, with a mark that says what the value is. `engine/wire` checks sizes and values by it."""
+"""Types of values in messages. A mark describes each value, and `engine/wire` checks its size and range."""
 
 from __future__ import annotations
 

@@ -2,11 +2,11 @@
 
 A worker computes a `Push`. What reaches a shard depends on which process makes the dense step:
 
-    Push              the shard, from this gradient
-    GroupSumPush      the shard, from the sum of an all-reduce group; one member carries it
+    Push              the shard makes the step, from this gradient
+    GroupSumPush      the shard makes it, from the sum of an all-reduce group, sent by one member
     GroupRowsPush     the same, for the other members: their dense gradients are in the sum
-    ReplicaRowsPush   the worker has, on its replica; only rows are left
-    AppliedPush       the worker has, and rows are pushed too (in one process); only the accounts are left
+    ReplicaRowsPush   the worker has made it, on its replica; only rows are left
+    AppliedPush       the worker has made it and pushed the rows (in one process); only the accounts are left
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gearshift.parameters.marked_types import (
 )
 
 NO_PREDICTIONS = np.empty((0, 1), np.float32)
-BufferChanges = Statistics  # by how much a batch moved the running statistics of a replica's module
+BufferChanges = Statistics  # the change of a replica's running statistics by one batch
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,18 @@ class RowPush:
 
 @dataclass(frozen=True)
 class Push:
-    """As a worker computes it: gradients of the summed loss, and over how many examples it was summed."""
+    """A push as a worker computes it: gradients of the summed loss, and the number of examples summed over."""
 
     rows: tuple[RowPush, ...]
     dense: DenseGradient  # [P], valid until the worker's next step
     examples: float  # sum of the example weights, or the number of examples without weights
     loss: float  # summed
-    probabilities_BT: Predictions  # before this push is applied: what progressive measures count
+    probabilities_BT: Predictions  # predictions before this push is applied, for progressive measures
     buffer_changes: BufferChanges = dataclasses.field(default_factory=dict)
     gradients: int = 1  # of how many workers this is the sum
 
     def kept(self) -> Push:
-        """In memory of its own, for as long as it waits."""
+        """A copy with its own memory, kept while the push waits."""
         return replace(self, rows=tuple(own.copied() for own in self.rows), dense=self.dense.clone())
 
 
@@ -73,7 +73,7 @@ class GroupSumPush:
     group: GroupNumber
     rows: tuple[RowPush, ...]
     dense: DenseGradient  # [P], the sum
-    variance: GradientVariance  # [P], of the gradients in the sum, if the optimizer wants it
+    variance: GradientVariance  # [P], the variance of the gradients in the sum, if the optimizer needs it
     examples: float  # of this worker
     buffer_changes: BufferChanges = dataclasses.field(default_factory=dict)
 
@@ -99,7 +99,7 @@ class ReplicaRowsPush:
 
 @dataclass(frozen=True)
 class AppliedPush:
-    """All of the step is made; only the accounts are left."""
+    """The step was already made; only the accounts are left."""
 
     examples: float
     loss: float
@@ -117,7 +117,7 @@ def group_of(push: AnyPush) -> int:
 
 
 def part_of(push: ShardPush, rows: tuple[RowPush, ...], own: slice, *, first: bool) -> ShardPush:
-    """A shard's share, in memory of its own: these rows, and `own` of the dense values.
+    """A shard's share, copied: these rows, and the slice `own` of the dense values.
 
     Running statistics go to the `first` shard.
     """

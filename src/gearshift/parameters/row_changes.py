@@ -1,4 +1,4 @@
-"""Rows of one checkpoint against those of another: what changed, what was erased, and how to apply such changes.
+"""Compares the rows of two checkpoints: which changed, which were erased, and how to apply such changes.
 
 Rows are compared partition by partition, in order, so that a table of any size is never in memory as a whole.
 """

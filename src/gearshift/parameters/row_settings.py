@@ -1,4 +1,4 @@
-"""Settings of all embedding rows, whatever their optimizer. Values only: a config can be read without torch."""
+"""Settings of all embedding rows. Plain values, so that a config can be read without torch."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class RowSettings(RowPolicy):
     """How embedding rows are initialised and updated."""
 
     embeddings: RowOptimizer = field(default_factory=RowAdagrad)
-    linear: RowOptimizer | None = None  # of the width-1 part (LR, FM, Wide & Deep); as `embeddings` if None
+    linear: RowOptimizer | None = None  # for the width-1 part (LR, FM, Wide & Deep); `embeddings` if None
     clip: CowClip | None = None  # clips the gradient of the embedding part of each row
 
     def __post_init__(self) -> None:
@@ -66,9 +66,7 @@ class RowSettings(RowPolicy):
         if self.reduce not in get_args(EmbeddingReduce):
             raise unknown_name("row reduce", self.reduce, get_args(EmbeddingReduce))
         if self.clip is not None and not isinstance(self.clip, CowClip):
-            raise UserError(
-                f"RowSettings(clip=...) is {self.clip!r}: write clip=gs.CowClip(), or leave it out"
-            )
+            raise UserError(f"RowSettings(clip=...) is {self.clip!r}: write clip=gs.CowClip(), or remove it")
         if self.clip is not None and self.reduce != "mean":
             raise UserError(
                 f'clip needs the mean gradient of a row, but reduce="{self.reduce}": remove one of them'
@@ -93,7 +91,7 @@ def make_stores(
     shards: int = 1,
     tier: ColdTier | None = None,
 ) -> tuple[RowStore, ...]:
-    """`tier` is that of each shard; its stores share it by the size of their rows and their number of fields."""
+    """`tier` is that of each shard; its stores divide it in proportion to their row sizes and numbers of fields."""
     sizes = [group.dim * (len(group.singles) + len(group.ragged)) for group in groups]
 
     def store(group: FieldGroup, size: int) -> RowStore:
@@ -119,19 +117,19 @@ class Server:
         buffers: dict[str, Tensor] | None = None,
         threads: int = 1,
     ) -> None:
-        """`layout` says which part of `flat` is which layer, for optimizers that work per layer.
+        """`layout` maps the parts of `flat` to layers, for optimizers that work per layer.
 
-        `buffers` are the model's running statistics, moved by the mean of a step's pushes.
+        `buffers` are the model's running statistics, updated with the mean of a step's pushes.
         """
         self.flat = flat
         self.stores = stores
         self.optimizer, self.layers = optimizer, layout or Layout.whole("dense", flat.shape)
         self._rule = bind(optimizer, self.layers)
-        self._sums: ShiftedSums | None = None  # this and the next: buffers of VR-x
+        self._sums: ShiftedSums | None = None  # this and the next attribute: buffers of VR-x
         self._reduced: Tensor | None = None
-        self.trust: Ratios | None = None  # r of the last step, for statistics before the next
-        self.row_ratios: dict[int, tuple[Ratios, ...]] = {}  # the same by store, if rows have an r
-        self.split_into: tuple[Server, ...] = ()  # the servers of several shards, which work in its memory
+        self.trust: Ratios | None = None  # r of the last step, kept for statistics until the next step
+        self.row_ratios: dict[int, tuple[Ratios, ...]] = {}  # the same for rows, by store
+        self.split_into: tuple[Server, ...] = ()  # the servers of several shards, which share its memory
         self.optimizer_state = optimizer.init(flat.numel())
         self._gradient = torch.empty_like(flat)
         self.dense_policy, self.row_policy = dense, rows
@@ -139,7 +137,7 @@ class Server:
         self.step = 0
         self.dense_lock = threading.Lock()  # held while dense values are read or written
         self.buffers = {} if buffers is None else buffers
-        self.block_velocity: Tensor | None = None  # of bmuf's global step, where a shard makes it
+        self.block_velocity: Tensor | None = None  # velocity of bmuf's global step, if a shard makes it
 
     def pull(self, batch: IndexedBatch, buffers: Buffers) -> tuple[Floats, ...]:
         """The rows of each store, in the caller's buffers. New ids are created."""
@@ -168,7 +166,7 @@ class Server:
     def apply_group(
         self, parts: Sequence[tuple[AnyPush, float]], *, lr_scale: float, over_kept: bool = False
     ) -> None:
-        """Make one step from weighted pushes, which were checked before. Only their sum of rows may be too large."""
+        """Make one step from weighted pushes that have been checked. Only the sum of their rows may be too large."""
         self.step += 1
         kept = [
             (push, weight)
@@ -183,7 +181,7 @@ class Server:
         dense = [(push, weight) for push, weight in kept if isinstance(push, Push | GroupSumPush)]
         if not dense or not len(
             self.flat
-        ):  # workers have made the dense step on replicas; or all is elsewhere
+        ):  # workers have made the dense step on replicas, or there are no dense values here
             with self.dense_lock:
                 self._move_buffers(kept)
             return
@@ -205,7 +203,7 @@ class Server:
         """
 
         def spread_in(sums: ShiftedSums) -> Spread:
-            assert variance is not None, "an optimizer that reduces variance has it beside the sum"
+            assert variance is not None, "an optimizer that reduces variance needs it with the sum"
             return sums.of_total(dense, variance, examples, gradients, round(gradients))
 
         gradient = torch.mul(dense, 1.0 / examples, out=self._gradient)
@@ -230,12 +228,12 @@ class Server:
         return lines
 
     def push_rows(self, push: ReplicaRowsPush, *, lr_scale: float) -> None:
-        """The rows of one gradient alone, at once; from any thread."""
+        """Applies the rows of one gradient immediately. May be called from any thread."""
         if push.examples > 0:
             self._push_rows([(push, 1.0)], push.examples, lr_scale, self.step + 1)
 
     def move_buffers(self, push: ReplicaRowsPush) -> None:
-        """Running statistics, by one gradient alone; from any thread."""
+        """Updates running statistics with one gradient. May be called from any thread."""
         with self.dense_lock:
             self._move_buffers([(push, 1.0)])
 

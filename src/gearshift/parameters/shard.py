@@ -3,7 +3,7 @@
 A gradient waits under the number of its lease. Orders are numbered. A shard executes them in sequence, each once,
 however often and in whatever order they arrive. All shards therefore go through the same steps, and a cut falls
 between the same two steps on each. A gradient whose lease has ended is refused. Gradients may come from any thread,
-orders from one. A shard decides nothing and knows no worker and no clock.
+orders from one. A shard makes no decisions and knows nothing about workers or clocks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Values = tuple[tuple[Floats, ...], Tensor, dict[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class ApplyStep:
-    """Apply step number `step`, from these leases with these weights."""
+    """Apply step number `step`, formed from these leases with these weights."""
 
     step: int
     parts: tuple[tuple[int, float], ...]
@@ -76,7 +76,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class HeldDense:
-    """The dense state that a worker keeps: of which step, -1: none; and the group whose sum it has for the next."""
+    """The dense state that a worker keeps: its step (-1: none), and the group whose sum it holds for the next step."""
 
     version: int = -1
     group: int = 0
@@ -84,12 +84,12 @@ class HeldDense:
 
 @dataclass(frozen=True, slots=True)
 class StepOnSum:
-    """How the last step was made of the sum of an all-reduce group; group 0: none is needed to get to it."""
+    """How the last step was made from the sum of an all-reduce group; group 0: no sum is needed to reach it."""
 
     group: int = 0
     lr_scale: float = 0.0
     examples: float = 0.0
-    gradients: float = 0.0  # effective number of gradients in it
+    gradients: float = 0.0  # effective number of gradients in the sum
 
 
 class Shard:
@@ -100,11 +100,11 @@ class Shard:
         assemble: Callable[[Assemble], None] = lambda order: None,
     ) -> None:
         self.server, self._take_cut, self._assemble = server, take_cut, assemble
-        self.step = server.step  # applied, wholly
+        self.step = server.step  # steps applied completely
         self.done = 0  # orders carried out
-        self.made: StepOnSum | None = None  # the last step, if of one group's sum and nothing else
+        self.made: StepOnSum | None = None  # the last step, if it was made from one group's sum only
         self.waiting: dict[int, AnyPush] = {}  # by lease
-        self._early: dict[int, Order] = {}  # received before their turn
+        self._early: dict[int, Order] = {}  # orders received before their turn
         self._open_from = 0
         self._ended: set[int] = set()  # ended leases from there on
         self._sums: dict[
@@ -126,7 +126,7 @@ class Shard:
         return rows, *self._dense(whole=dense)
 
     def way_on(self, held: HeldDense) -> StepOnSum | None:
-        """How a worker with this state can reach the current step without dense values; None if it cannot."""
+        """How a worker with this state can reach the current step without receiving dense values; None if it cannot."""
         if held.version == self.step:
             return StepOnSum()
         if self.made is not None and held == HeldDense(self.step - 1, self.made.group):
@@ -153,7 +153,7 @@ class Shard:
             return flat.clone(), {name: values.clone() for name, values in server.buffers.items()}
 
     def take(self, lease: int, push: AnyPush) -> bool:
-        """Lets a gradient wait; False if its lease has ended. The same one again changes nothing."""
+        """Keeps a gradient until its step; False if its lease has ended. A repeated gradient changes nothing."""
         with self._books:
             if lease < self._open_from or lease in self._ended:
                 return False
@@ -178,7 +178,7 @@ class Shard:
             return True
 
     def keep(self, lease: int) -> None:
-        """If it still waits, it gets memory of its own: the worker will use its buffers again."""
+        """If the gradient is still waiting, it is copied, because the worker will reuse its buffers."""
         if isinstance(push := self.waiting.get(lease), Push):
             self.waiting[lease] = push.kept()
 
@@ -211,7 +211,7 @@ class Shard:
         self.made = StepOnSum(group, order.lr_scale, sum(sizes), effective_number(sizes)) if group else None
 
     def _end(self, leases: list[int]) -> list[AnyPush]:
-        """These leases are over; the gradients of those that had one here."""
+        """Ends these leases. Returns the gradients that were waiting here."""
         with self._books:
             self._ended.update(leases)
             for lease in leases:
@@ -246,7 +246,7 @@ class ShardLayout:
         return len(self.dense)
 
     def split(self, push: ShardPush) -> list[ShardPush]:
-        """Each shard's share of a gradient, in memory of its own; running statistics go to the first."""
+        """Each shard's share of a gradient, copied; running statistics go to the first shard."""
         rows = [split_rows(own, self.shards) for own in push.rows]
         return [
             part_of(push, tuple(of_store[s] for of_store in rows), own, first=s == 0)
@@ -254,7 +254,7 @@ class ShardLayout:
         ]
 
     def split_any(self, push: AnyPush) -> list[AnyPush]:
-        """The same; of a push that is applied every shard gets all that is left."""
+        """The same; of a push that was applied already, every shard gets everything that is left."""
         return [push] * self.shards if isinstance(push, AppliedPush) else [*self.split(push)]
 
 
@@ -292,5 +292,5 @@ def shard_server(whole: Server, layout: ShardLayout, number: int) -> Server:
 
 
 def _part_of(store: RowStore, number: int) -> RowStore:
-    """A process that is a shard holds no other rows."""
+    """The process of a shard holds no other rows."""
     return store.shards[number] if isinstance(store, ShardedStore) else store

@@ -1,4 +1,4 @@
-"""Finds runs: all that are below a folder, or the one that a user names. Knows no torch, no model and no data."""
+"""Finds runs: all runs below a folder, or the run that a user names. Does not depend on torch, models or data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gearshift.run.folder import CHECKPOINTS, LAST, RUN, RunRecord, is_run, read
 
 
 def list_runs(root: str | Path) -> list[RunRecord]:
-    """All runs below `root`, newest first; one whose record cannot be read hides no other."""
+    """All runs below `root`, newest first, including runs whose record cannot be read."""
     folders = [path.parent for path in Path(root).glob(f"*/{RUN}") if not path.parent.is_symlink()]
     return sorted((_read_or_damaged(folder) for folder in folders), key=lambda record: -record.started)
 
@@ -25,8 +25,8 @@ def _read_or_damaged(folder: Path) -> RunRecord:
 def find(run: str | Path, *roots: str | Path) -> Path:
     """The folder of a run: its path, `last`, or the beginning of its name if that is unique.
 
-    Looks in each of `roots` in turn (`runs` if none is given); the first that has such a run decides. A run's
-    checkpoint stands for the run.
+    Looks in each of `roots` in turn (`runs` if none is given); the first folder with such a run is used. The path of a
+    checkpoint names its run.
     """
     path = Path(run)
     if is_run(path):
@@ -56,8 +56,8 @@ def find(run: str | Path, *roots: str | Path) -> Path:
 def resume_from(name: str | Path, *roots: str | Path) -> Path:
     """What `resume` names: a run's folder, to continue that run; or a checkpoint, from which a new run branches off.
 
-    A checkpoint is `RUN@step-600`, `RUN@best` or its path. The last checkpoint of a run stands for the run: nothing
-    later exists that continuing could overwrite.
+    A checkpoint is `RUN@step-600`, `RUN@best` or its path. The last checkpoint of a run stands for the run: there are
+    no later steps that continuing could overwrite.
     """
     path = Path(name)
     run, at, wanted = str(name).rpartition("@")

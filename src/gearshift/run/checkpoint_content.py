@@ -1,6 +1,6 @@
 """The content of a run's checkpoint besides the learners, and how a training is restored from it.
 
-Knows trainings, plans and checkpoints; starts and writes nothing.
+Works on trainings, plans and checkpoints; it starts no run and writes no file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gearshift.training.training import Training
 def checkpoint_facts(training: Training, wall_seconds: dict[str, Any]) -> dict[str, Any]:
     """The content of a checkpoint besides the arrays."""
     counted = {k: v for k, v in vars(training.progress).items() if k not in ("measures", "days")}
-    progress = copy.deepcopy(counted)  # it is written while training continues
+    progress = copy.deepcopy(counted)  # copied, because it is written while training continues
     return {
         "step": training.step,
         "seed": training.plan.seed,
@@ -63,7 +63,7 @@ def restore_training(training: Training, checkpoint: Checkpoint, notify: Callabl
     active.restore_workers(facts.get("workers", {}))
     saved_strategy = facts["strategy"]
     if saved_strategy.get("planned", active.planned) == active.planned:
-        active.restore(saved_strategy)  # the run may have switched
+        active.restore(saved_strategy)  # the run may have switched strategy
     else:
         notify(
             f"the run continues with {training.plan.strategy.name}, as requested; "

@@ -2,11 +2,11 @@
 
     control.sock    a Unix-domain socket in the run folder; a link to one in a private folder where the path is too
                     long for a socket, or the file system has none
-    control.key     what a request must carry; only the run's user can read it (mode 600)
+    control.key     a secret that every request must contain; only the run's user can read it (mode 600)
 
 One connection is one request: a JSON line each way, of bounded size and time. Both files are removed when the run ends;
-a killed run leaves them behind, so clients first check whether its process lives. A run that cannot be controlled
-trains all the same. The server side, in the run, is control_server.py. Knows no torch.
+a killed run leaves them behind, so clients first check whether its process lives. A run that cannot be controlled still
+trains. The server side, in the run, is control_server.py. Does not import torch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SOCKET, KEY = "control.sock", "control.key"
 MAX_BYTES = 64 << 10  # of a request
 MAX_ANSWER = 16 << 20
 NEWS = 20_000  # characters of messages in one answer; the rest is in the next
-READ_SECONDS = 10.0  # for the whole of a request
+READ_SECONDS = 10.0  # for a complete request
 ANSWER_MARGIN = 15.0  # seconds for an answer, in addition to those that the request itself may take
 ANSWER_SECONDS = 60.0 + ANSWER_MARGIN  # a switch may wait a minute for a worker
 AT_ONCE = 8  # connections
@@ -51,22 +51,22 @@ class Status:
     day: str | None
     phase: str  # starting, training, evaluating, saving, done, stopped or failed
     seconds_since_step: float = math.nan
-    checkpoint_age: float = math.nan  # seconds since the newest was written
+    checkpoint_age: float = math.nan  # seconds since the newest checkpoint was written
     failed_saves: int = 0
-    missing_workers: int = 0  # that should be running but are not
-    wall_seconds: float = math.nan  # of the whole run, with the sessions before a resume
-    save_retried: bool = False  # the last save failed, and is retried until the user gives it up
+    missing_workers: int = 0  # workers that should be running but are not
+    wall_seconds: float = math.nan  # wall time of the run, including the sessions before a resume
+    save_retried: bool = False  # the last save failed and is being retried
 
 
 class NotLive(UserError):
-    """The run cannot answer: it is starting or ending, or is over."""
+    """The run cannot answer: it is starting, ending or has ended."""
 
 
 # ---- on both sides ----
 
 
 def remove(folder: Path) -> None:
-    """Removes the files of this run, or what a killed process left of them."""
+    """Removes the files of this run, including those that a killed process left behind."""
     path = folder / SOCKET
     with contextlib.suppress(OSError):
         target = path.readlink()
@@ -130,7 +130,8 @@ def ask(folder: Path, command: str, *, seconds: float | None = None, **what: Any
     except OSError:  # no socket, or no process listens to it
         check_live(folder, command)  # it may have ended in the meantime
         raise NotLive(
-            f"run {folder.name} takes no requests: it is starting or shutting down, or cannot make {SOCKET}; try again"
+            f"run {folder.name} accepts no requests: it is starting or shutting down, or cannot create {SOCKET}; "
+            "try again"
         ) from None
     if not received.endswith(b"\n"):
         raise NotLive(

@@ -1,6 +1,6 @@
 """The server side of control, in the run: it answers the requests of other processes (control.py).
 
-Knows no torch: the run is behind `Controlled`.
+Does not import torch: the run is behind the interface `Controlled`.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class ControlServer:
         threading.Thread(target=self._accept, name="gearshift-control", daemon=True).start()
 
     def close(self) -> None:
-        """Takes no more requests; one that is being answered may still get its answer."""
+        """Accepts no more requests; a request in progress may still be answered."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for a connection
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         self._socket.close()
         key = self._folder / control.KEY
         with contextlib.suppress(OSError):
-            if key.read_text() == self._key:  # else another process has taken over the run
+            if key.read_text() == self._key:  # otherwise another process has taken over the run
                 control.remove(self._folder)
 
     def _accept(self) -> None:
@@ -107,7 +107,7 @@ class ControlServer:
                 run.resize(workers, **_timeout(request))
                 return asdict(run.status())
             case {"do": "stop"}:
-                give_up = run.status().save_retried  # decided once: the message and the action must agree
+                give_up = run.status().save_retried  # evaluated once, so that message and action agree
                 what = "giving up the failing save" if give_up else "stopping after this step"
                 run.notify(f"stop requested by another process; {what}")
                 run.stop(give_up=give_up)
@@ -162,7 +162,7 @@ class ControlChannel:
 def _bound(path: Path) -> socket.socket:
     try:
         return _bound_at(path)
-    except OSError:  # the path is longer than a socket's may be, or the file system has no sockets
+    except OSError:  # the path is too long for a socket, or the file system does not support sockets
         private = temporary_folders.make(temporary_folders.CONTROL, path.parent)
         try:
             made = _bound_at(private / control.SOCKET)

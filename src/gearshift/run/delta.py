@@ -1,4 +1,4 @@
-"""Deltas: what changed between two checkpoints of a run, so that a copy elsewhere can follow without copying all rows.
+"""Deltas: what changed between two checkpoints of a run, so that a remote copy can be updated without sending all rows.
 
     delta/manifest.json             the base it applies to, and digests of the rows before and after
           rows0-00-000.gsr          the rows of store 0 that are new or changed, and tombstones of those that are gone
@@ -25,7 +25,7 @@ from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.parameters.row_changes import Partitions, RowDigest, applied, by_partition, changes
 from gearshift.run import catalog
 
-DELTA, OF_SHARDS = "delta", "row_parts"  # among the facts of a manifest
+DELTA, OF_SHARDS = "delta", "row_parts"  # key among the facts of a manifest
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Delta:
     step: int
     changed: int  # rows that are new or differ
     erased: int
-    rows: int  # of the newer checkpoint
+    rows: int  # rows of the newer checkpoint
     bytes: int
 
 
@@ -68,19 +68,19 @@ def write_delta(
     out = Path(path) if path else folder / "deltas" / f"step-{since}-to-{step}"
     counts: dict[str, dict[str, Any]] = {}
     arrays = _arrays(newer)
-    with checkpoint.written_beside(out) as beside:
+    with checkpoint.written_beside(out) as temporary:
         files: dict[str, Any] = {}
         for name in sorted(_stores(base) | _stores(newer)):
             before, after, counted = RowDigest(), RowDigest(), Counted()
             difference = changes(
                 before.reading(by_partition(base.rows(name))), after.reading(by_partition(newer.rows(name)))
             )
-            stacks = row_files.write_changes(beside, name, counted.reading(difference), newer.layout(name))
+            stacks = row_files.write_changes(temporary, name, counted.reading(difference), newer.layout(name))
             files |= checkpoint.entries(stacks)
             counts[name] = {"base": before.facts, "full": after.facts, **vars(counted)}
         facts = {k: v for k, v in newer.facts.items() if k != OF_SHARDS}
         facts[DELTA] = {"since": since, "stores": counts}
-        checkpoint.finish(beside, out, facts, arrays, files, version=checkpoint.FORMAT_DELTA)
+        checkpoint.finish(temporary, out, facts, arrays, files, version=checkpoint.FORMAT_DELTA)
     return Delta(
         out,
         since,
@@ -102,7 +102,7 @@ def apply_deltas(base: str | Path, deltas: Sequence[str | Path], path: str | Pat
     last, out = chain[-1], Path(path)
     if out.exists():
         raise UserError(f"{out} exists: name a new folder")
-    with checkpoint.written_beside(out) as beside:
+    with checkpoint.written_beside(out) as temporary:
         files: dict[str, Any] = {}
         for name in sorted(last.facts[DELTA]["stores"]):
             before, after = RowDigest(), RowDigest()
@@ -111,15 +111,15 @@ def apply_deltas(base: str | Path, deltas: Sequence[str | Path], path: str | Pat
                 rows = applied(rows, delta.row_changes(name))
             layout = last.layout(name) or opened.layout(name)
             blocks = (block for _, block in after.reading(rows))
-            files |= checkpoint.write_rows(beside, name, blocks, layout)
+            files |= checkpoint.write_rows(temporary, name, blocks, layout)
             if before.facts != chain[0].facts[DELTA]["stores"][name]["base"]:
                 raise UserError(f"delta {chain[0].path} was made for other rows than those of {opened.path}")
             if after.facts != last.facts[DELTA]["stores"][name]["full"]:
                 raise UserError(
-                    f"delta {last.path} does not give the rows that it was made from; make a new one"
+                    f"delta {last.path} does not reproduce the rows that it was made from; make a new one"
                 )
         facts = {k: v for k, v in last.facts.items() if k != DELTA}
-        checkpoint.finish(beside, out, facts, _arrays(last), files)
+        checkpoint.finish(temporary, out, facts, _arrays(last), files)
     return out
 
 

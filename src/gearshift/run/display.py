@@ -1,4 +1,4 @@
-"""How a run looks in a notebook: its status as a line and a row, its measurements as tables."""
+"""The display of a run in a notebook: its status as a line and a row, its measurements as tables."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def history(folder: Path) -> list[dict[str, Any]]:
-    """What a run measured, a row for each line of its metrics.jsonl."""
+    """The measurements of a run, a row for each line of its metrics.jsonl."""
     return list(run_folder.metrics(folder))
 
 
 class History:
-    """The measurements of a run, for whatever knows its folder."""
+    """The measurements of a run, for classes that have its folder."""
 
     folder: Path
 
     def history(self) -> list[dict[str, Any]]:
-        """What the run measured so far: a row every ten seconds, and one for each evaluation (`valid_auc`, ...)."""
+        """The measurements so far: a row every ten seconds, and one for each evaluation (`valid_auc`, ...)."""
         return history(self.folder)
 
     def to_arrow(self) -> pa.Table:
@@ -40,7 +40,7 @@ class History:
 
 
 def status_row(status: Status, folder: Path) -> dict[str, Any]:
-    """Where a run stands, as one row."""
+    """The progress of a run, as one row."""
     return {
         "run": str(folder),
         "state": status.phase,

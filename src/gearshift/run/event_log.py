@@ -2,11 +2,11 @@
 
     events-000.jsonl, events-001.jsonl ...    the next number when one is full, or when the run is resumed
 
-An epoch begins with a head, which has all that a fresh coordinator needs; each line after it is one event. So the log
-can be replayed (replay.py). A line is formatted in the caller's thread (microseconds, and no thread that competes for
-the interpreter); another thread writes the file twice a second, so a killed process loses at most half a second of it.
-If the log cannot be written, the user is notified once and training continues without it. docs/event_log.md has the
-format.
+An epoch begins with a header, which has everything that a fresh coordinator needs; each line after it is one event. So
+the log can be replayed (replay.py). A line is formatted in the caller's thread (microseconds, and no thread that
+competes for the interpreter); another thread writes the file twice a second, so a killed process loses at most half a
+second of it. If the log cannot be written, the user is notified once and training continues without it.
+docs/event_log.md has the format.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ FORMAT = 1
 FILE_BYTES = 64 << 20
 WRITE_SECONDS = 0.5
 WAITING_LINES = (
-    50_000  # above this the caller writes them itself, so that memory stays bounded on a slow disk
+    50_000  # with more pending lines the caller writes them itself, which bounds memory on a slow disk
 )
 
 
 @dataclass(frozen=True)
 class Head:
-    """What a replay of an epoch starts from."""
+    """The starting point of a replay of an epoch."""
 
     strategy: str
     settings: dict[str, Any]
-    step: int = 0  # steps applied before
+    step: int = 0  # steps applied before the epoch
     epoch: int = 0
     workers: int = 1
     seed: int = 0
@@ -60,7 +60,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class TornLine:
-    """The last line of a file has no end: the process was killed while it wrote."""
+    """The last line of a file is incomplete: the process was killed during the write."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _infinite(settings: dict[str, Any]) -> dict[str, Any]:
     return {key: math.inf if value == "inf" else value for key, value in settings.items()}
 
 
-# ---- and back ----
+# ---- messages from text ----
 
 
 def _event(record: dict[str, Any]) -> Event:
@@ -184,7 +184,7 @@ def _action(record: list[Any]) -> Action:
             return Reissue(lease, reason)
         case ["exchange", number]:
             return Exchange(number)
-    raise ValueError(f"no action {record}")
+    raise ValueError(f"unknown action {record}")
 
 
 def _part(lease: int, staleness: int, lag: int, weight: float = 1.0, reason: str = "") -> Part:
@@ -225,7 +225,7 @@ def read(paths: list[Path]) -> Iterator[tuple[LogPosition, Head | Decision | Tor
                     yield place, _message(place, record)
                 elif before is None or before.name != record["goes_on"]:
                     raise UserError(
-                        f"{path} continues {record['goes_on']}, which is not here; replay the run's folder"
+                        f"{path} continues {record['goes_on']}, which is missing; replay the run's folder"
                     )
         before = path
 
@@ -233,11 +233,11 @@ def read(paths: list[Path]) -> Iterator[tuple[LogPosition, Head | Decision | Tor
 def last_step(folder: Path, before: int = 0) -> int | None:
     """The step that the log of a run ends at; None if it has none. Looks at the end, not at 64 MB of lines.
 
-    The first files, `before` of them, do not count: a session before this one wrote them.
+    The first `before` files are ignored: an earlier session wrote them.
     """
     for path in reversed(files(folder)[before:]):
         text = path.read_bytes()
-        text = text[: text.rfind(b"\n") + 1]  # what comes after it is torn
+        text = text[: text.rfind(b"\n") + 1]  # the text after it is incomplete
         applied, head = text.rfind(_APPLIED), text.rfind(_HEAD)
         if applied > head:
             return int(text[applied + len(_APPLIED) :].split(b",", 1)[0])
@@ -249,7 +249,7 @@ def last_step(folder: Path, before: int = 0) -> int | None:
 _APPLIED, _HEAD = (
     b'["apply",',
     f'{{"log":{FORMAT},"strategy":'.encode(),
-)  # of no reason: there quotes are escaped
+)  # not inside a reason, where quotes are escaped
 
 
 def _parsed(place: LogPosition, text: bytes) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def _parsed(place: LogPosition, text: bytes) -> dict[str, Any]:
     except ValueError:
         record = None
     if not isinstance(record, dict):
-        raise UserError(f"{place}: this is no line of an event log; the file is damaged")
+        raise UserError(f"{place}: not a line of an event log; the file is damaged")
     return record
 
 
@@ -286,7 +286,7 @@ class EventLog:
     write_seconds: float = WRITE_SECONDS
     check: Callable[[], None] = lambda: (
         None
-    )  # before a write: raises a `UserError` if the run is another's now
+    )  # called before a write: raises a `UserError` if another process owns the run now
     _waiting: deque[str] = field(default_factory=deque)
     _file: int | None = None
     _path: Path | None = None  # the newest file of ours
@@ -352,7 +352,7 @@ class EventLog:
             self._close_file()
 
     def _open(self) -> int:
-        """Opens the file with the next number. Its first line names the file that it continues, if that is ours."""
+        """Opens the next file. Its first line names the file that it continues, if this process wrote it."""
         before, taken = self._path, files(self.folder)
         path = self.folder / f"events-{_number(taken[-1]) + 1 if taken else 0:03d}.jsonl"
         self._file, self._path, self._size = (

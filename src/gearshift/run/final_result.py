@@ -33,7 +33,7 @@ class FinalResult:
         self._health, self._wall, self._messages, self._test = health, wall, messages, test
         self._engine = engine
         self.last_evaluation: Evaluation | None = None
-        self.data_warning: str | None = None  # about how the validation data were cut
+        self.data_warning: str | None = None  # a warning about how the validation data was split
 
     @property
     def needs_parameters(self) -> bool:
@@ -42,7 +42,7 @@ class FinalResult:
         return self._test is not None or no_measure
 
     def of_stopped(self) -> Result:
-        """The result without another pass over validation data: the run may be resumed, or about to be killed."""
+        """The result of a stopped run, without another evaluation: it may be resumed, or about to be killed."""
         return self._result(self._figures() | self._health.totals())
 
     def of_finished(self) -> Result:
@@ -50,10 +50,10 @@ class FinalResult:
         training, steps = self._training, self._training.step
         self._health.enters("evaluating")
         self._take_best()
-        if self.last_evaluation is None and training.valid is not None:  # resumed after the last one
+        if self.last_evaluation is None and training.valid is not None:  # resumed after the last epoch
             self.last_evaluation = evaluate(training.learner, training.valid)
-        beside = training.baseline.learner
-        baseline = beside and training.valid and evaluate(beside, training.valid)
+        baseline_learner = training.baseline.learner
+        baseline = baseline_learner and training.valid and evaluate(baseline_learner, training.valid)
         test = evaluate(training.learner, self._test) if self._test else None
         figures = self._figures(steps, test, baseline or None) | self._health.totals()
         path = self._saving.folder / run_folder.REPORT
@@ -66,7 +66,7 @@ class FinalResult:
     def _figures(
         self, steps: int | None = None, test: Evaluation | None = None, baseline: Evaluation | None = None
     ) -> dict[str, Any]:
-        """`steps` is the number of steps made, if the parameters have gone back to an earlier one."""
+        """`steps` is the number of steps made, if the parameters were reset to those of an earlier step."""
         steps = self._training.step if steps is None else steps
         seconds = self._wall.seconds(self._saving.folder)
         return report(
@@ -84,7 +84,7 @@ class FinalResult:
         return Result(self._training.learner, self._saving.facts(), self._saving.folder, figures)
 
     def _take_best(self) -> None:
-        """With `keep_best`, goes back to the parameters that scored best on the validation data."""
+        """With `keep_best`, restores the parameters that scored best on the validation data."""
         training, saver, best = self._training, self._saving.saver, self._training.progress.best_step
         if not training.plan.keep_best or training.valid is None or best == training.step:
             return

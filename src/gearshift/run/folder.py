@@ -4,15 +4,15 @@
       run.json      its owner, and how it ended      config.yaml    resolved, with versions and the command
       report.json   final metrics, stable keys       metrics.jsonl  one line per measurement
       checkpoints/  {step-600, step-1030, last, best}     events-000.jsonl  decisions, to be replayed
-      run.log       messages to the user, with times   faults.jsonl   what broke, and what it cost (log.py)
+      run.log       messages to the user, with times   faults.jsonl   faults and the time they cost (log.py)
       control.sock, control.key   for requests to a live run (control.py)
       cluster.json  of a run on a cluster: what a restarted coordinator must know
       lease/        the owner of the run (ownership.py)
     runs/last       a link to the newest
 
-Files appear whole or not at all (written beside and renamed); run.log and the .jsonl files only grow. A run recorded as
-running counts as such only while a process holds its lease (state.py). Only its owner writes into the folder; an owner
-that was replaced notices before it writes. Knows no torch, no model and no data.
+Files are written atomically (under a temporary name, then renamed); run.log and the .jsonl files only grow. A run
+recorded as running counts as such only while a process holds its lease (state.py). Only its owner writes into the
+folder; an owner that was replaced notices this before it writes. Does not depend on torch, models or data.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RunRecord:
     command: str
     started: float  # epoch seconds
     ended: float | None = None
-    reason: str = ""  # why it stopped or failed, or where it is
+    reason: str = ""  # why it stopped or failed, or where it runs
     standing: RunState = run_state.NOT_KNOWN
 
     @property
@@ -75,7 +75,7 @@ class RunRecord:
 def create(root: str | Path, name: str, *, command: str = "", private: bool = False) -> Path:
     """A new folder `name-MMDD-HHMM` below `root`, owned by this process; `last` points to it.
 
-    Nobody but its user can enter a `private` one.
+    Only its user can enter a `private` folder.
     """
     root = Path(root)
     readable = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
@@ -155,7 +155,7 @@ def hand_over(folder: Path) -> str:
 
 
 def set_state(folder: Path, state: State, what: str = "") -> None:
-    """Records what the run does now: for `recovering`, `what` is being replaced. Raises `Fenced`.
+    """Records the current state of the run: for `recovering`, `what` is being replaced. Raises `Fenced`.
 
     Costs a synced write if the state changed, and nothing otherwise. A failed write does not end the run.
     """
@@ -167,7 +167,7 @@ def set_state(folder: Path, state: State, what: str = "") -> None:
 
 
 def clear_leftovers(checkpoints: Path) -> None:
-    """Removes what a dead process left half done, or restores it if it is the only copy."""
+    """Removes the unfinished files of a dead process, or restores them if they are the only copy."""
     for path in checkpoints.glob(".*.old"):
         whole = checkpoints / path.name[1:].rsplit(".", 2)[0]
         if not whole.exists():
@@ -179,7 +179,7 @@ def clear_leftovers(checkpoints: Path) -> None:
 def finish(folder: Path, how: Ending, reason: str | None = None) -> None:
     """Records how the run ended: done, stopped on request (it can be resumed), or failed with a reason.
 
-    A fenced owner writes nothing: the run belongs to another process, maybe of the same session.
+    A fenced owner writes nothing: the run belongs to another process, possibly of the same session.
     """
     mine = ownership.held(folder)
     try:
@@ -221,7 +221,7 @@ def read(folder: Path) -> RunRecord:
 
 
 def _recorded_and_standing(folder: Path) -> tuple[dict[str, Any], RunState]:
-    """run.json, and the state that it and the lease show together.
+    """run.json, and the state that follows from it and the lease.
 
     An owner records how the run ended and then releases its lease. Between our two reads it may do both. So run.json is
     read again when a run recorded as live has no owner: only an owner that died leaves it unchanged.
@@ -265,22 +265,22 @@ def write_json(path: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:
 
 
 def export_text(path: Path, text: str) -> None:
-    """A file that the user named, wherever it is. Whole or not at all, also when the machine stops while writing."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    """Writes a file that the user named, atomically, even if the machine stops while writing."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with naming_output(path):
-            with beside.open("w", encoding="utf-8") as file:
+            with temporary.open("w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            beside.replace(path)
+            temporary.replace(path)
     finally:
         with contextlib.suppress(OSError):  # a read-only disk fails even if the file does not exist
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def export_json(path: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:
-    """Metrics that could not be measured (NaN) become null, which every reader of JSON knows."""
+    """Metrics that could not be measured (NaN) become null, because standard JSON has no NaN."""
     export_text(path, _json(value))
 
 
@@ -307,13 +307,13 @@ def write_config(folder: Path, config: WritesYaml, command: str) -> None:
 
 
 def append_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
-    """One line more, if the run is still ours."""
+    """Appends one line, if the run is still ours."""
     ownership.check(folder)
     run_log.append(folder / METRICS, json.dumps(_measured(metrics), allow_nan=False))
 
 
 def metrics(folder: Path) -> Iterator[dict[str, Any]]:
-    """The lines of metrics.jsonl in order; torn ones are left out."""
+    """The lines of metrics.jsonl in order, without truncated lines."""
     path = folder / METRICS
     if not path.exists():
         return
@@ -334,16 +334,16 @@ def _make_unique(root: Path, name: str, mode: int) -> Path:
                 return folder
     except OSError as error:
         raise UserError(
-            f"cannot make a run folder in {root}/: {error.strerror}; set checkpoint.path"
+            f"cannot create a run folder in {root}/: {error.strerror}; set checkpoint.path"
         ) from None
     raise UserError(f"{root}/ has 9,999 runs named {name}; remove some")
 
 
 def _link_last(folder: Path) -> None:
-    beside = folder.parent / f".{LAST}.{os.getpid()}"
+    temporary = folder.parent / f".{LAST}.{os.getpid()}"
     with contextlib.suppress(OSError):  # file systems without links: `find` looks at the start times
-        beside.symlink_to(folder.name)
-        beside.replace(folder.parent / LAST)
+        temporary.symlink_to(folder.name)
+        temporary.replace(folder.parent / LAST)
 
 
 def is_run(path: Path) -> bool:

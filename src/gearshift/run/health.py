@@ -2,7 +2,7 @@
 
 The run's thread reports events to it; it records the state in the run's folder, and each fault with its cost.
 A fault is recorded at once; its cost follows: the time from the last step before it to the first step after it, or to
-the last save, or to the end of the run. Knows no torch and no engine.
+the last save, or to the end of the run. Does not depend on torch or engines.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Health:
         self._stepped_at = time.monotonic()
         self._saved_at: float | None = None
         self._open: list[Fault] = []  # faults after which no step was made yet
-        self._booked = 0.0  # seconds without a step that are recorded already
-        self._rewound = 0  # open faults before the newest return to a checkpoint
+        self._booked = 0.0  # seconds without a step that have been recorded already
+        self._rewound = 0  # open faults from before the latest return to a checkpoint
         self.failed_saves = 0
 
     def begin(self, folder: Path, resumed: Path | None = None) -> None:
         """`resumed` is the checkpoint that the run continues from."""
         self._folder, self._lease = folder, ownership.held(folder)
-        if self._open:  # an earlier owner was lost before it began or while it recovered
+        if self._open:  # an earlier owner was lost before it started or while it was recovering
             self._stepped_at = min(self._stepped_at, time.monotonic() - run_log.seconds_open(folder))
         else:
             self._stepped_at = time.monotonic()
@@ -92,7 +92,7 @@ class Health:
         seconds_before: float = 0.0,
         redone_steps: int = 0,
     ) -> None:
-        """Something was lost: the state is `recovering` until the next step. `seconds_before` were lost already."""
+        """Something was lost, and `seconds_before` with it: the state is `recovering` until the next step."""
         self._stepped_at -= seconds_before
         fault = Fault(kind, role, number, reason, action, redone_steps=redone_steps, open=True)
         self._open.append(fault)
@@ -101,7 +101,7 @@ class Health:
             run_folder.set_state(self._folder, "recovering", f"{reason}; {action}")
 
     def redoes(self, steps: int) -> None:
-        """A shard was lost and the run went back to a checkpoint: these steps are made again.
+        """A shard was lost and the run returned to a checkpoint: these steps are repeated.
 
         A shard that is known to be lost explains one such return; another return means another loss.
         """
@@ -120,7 +120,7 @@ class Health:
             raise ownership.Fenced(self._lease.lost)
 
     def ends(self, how: Literal["done", "stopped", "failed"]) -> None:
-        """The run is over, maybe before it recovered: writes the cost of its faults."""
+        """The run has ended, possibly before it recovered: writes the cost of its faults."""
         self.phase = how
         self._settle()
 
@@ -142,7 +142,7 @@ class Health:
             run_folder.set_state(self._folder, STATES.get(self.phase, "running"))
 
     def _settle(self) -> None:
-        """The rest of the lost time is booked on the last fault."""
+        """The rest of the lost time is charged to the last fault."""
         if self._open and self._folder is not None:
             last = self._open[-1]
             cost = Fault("cost", last.role, last.number, seconds_lost=self._seconds_to_book())

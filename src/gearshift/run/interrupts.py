@@ -1,9 +1,9 @@
 """Handles Ctrl-C, and the exit of the interpreter while a run still trains.
 
 The same from Python and on the command line: the first Ctrl-C asks the run to stop after its step and to save, and
-`wait` raises `KeyboardInterrupt` with the way to resume it; a second one raises at once (the command quits), without
-waiting for the save. While a last save is being retried, Ctrl-C gives it up and says what is lost. A program that
-ends while a run still trains (its last line, `sys.exit`, an exception) stops and saves the run before it leaves.
+`wait` raises `KeyboardInterrupt` with the way to resume it; a second one raises at once (the command exits), without
+waiting for the save. While the last save is being retried, Ctrl-C ends the retries and reports what is lost. A program
+that ends while a run still trains (its last line, `sys.exit`, an exception) stops and saves the run before it leaves.
 
 A run must not be left training: a thread that is inside C++ code when the interpreter ends takes the process down
 ("terminate called without an active exception").
@@ -31,14 +31,14 @@ from gearshift.run import startup_interrupts
 from gearshift.run.run_handle import RunHandle
 
 POLL_SECONDS = 0.2
-QUIT = 130  # as a shell reports a process that Ctrl-C ended
+QUIT = 130  # the exit code that shells report for a process ended by Ctrl-C
 
 
 class Stoppable(RunHandle, Protocol):
     """A run that this process waits for. `stop` and `last_status` never wait, also while Ray's head is frozen."""
 
     def over(self, seconds: float) -> bool:
-        """Waits at most this long. Whether the run has ended."""
+        """Waits at most this long. Returns whether the run has ended."""
 
     def ending(self) -> str:
         """A message about how a finished run ended."""
@@ -71,12 +71,12 @@ STOPPING = "Stopping after this step ... (Ctrl-C again quits at once, without sa
 
 
 def giving_up(folder: Path, step: int) -> str:
-    """What is kept, what is lost and how to resume, if the save that is being retried is given up."""
+    """What is kept, what is lost and how to resume, if the retries of the last save are stopped."""
     return f"Giving up the failing save: {what_is_kept(folder, step)} (Ctrl-C again quits at once)"
 
 
 def what_is_kept(folder: Path, step: int) -> str:
-    """What is kept of a run at that step if its last save is given up."""
+    """What is kept of a run at that step if the retries of its last save are stopped."""
     hint = f"Resume: {resume_hint(folder)}"
     last = (folder / run_folder.CHECKPOINTS / run_folder.LAST).resolve()
     if not last.is_dir():  # nothing was saved, or the folder is unavailable
@@ -99,7 +99,9 @@ _abandoned: list[Stoppable] = []  # runs that a second Ctrl-C left behind
 @contextmanager
 def heard(run: RunHandle, say: Callable[[str], None]) -> Iterator[list[int]]:
     """For the command line: SIGINT and SIGTERM stop the run; the next one ends this process. Yields their numbers."""
-    handler = Interrupts(run, say, lambda: os._exit(QUIT))  # no thread is waited for, nothing more is written
+    handler = Interrupts(
+        run, say, lambda: os._exit(QUIT)
+    )  # does not wait for threads; nothing more is written
     previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield handler.came
@@ -182,7 +184,7 @@ class ExitStop:
 
 
 def _leave(run: Stoppable, process: int) -> None:
-    if os.getpid() != process:  # a fork of it, without its threads
+    if os.getpid() != process:  # a fork of the process, which has none of its threads
         return
     if run in _abandoned:
         _quit()
@@ -202,7 +204,7 @@ def _leave(run: Stoppable, process: int) -> None:
 def _quit() -> None:
     """Exits without waiting for the run's threads, which would crash an interpreter that exits normally."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # closed, or none at all
+        with suppress(OSError, ValueError, AttributeError):  # stderr is closed or missing
             stream.flush()
     os._exit(QUIT)
 

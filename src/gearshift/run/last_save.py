@@ -1,4 +1,4 @@
-"""The end of a run's training: the last step is saved, and so is every file that the run cannot end without.
+"""The end of a run's training: saves the last step, and every file without which the run cannot end.
 
 Failed writes are retried for `checkpoint.retry_for`, or until the user gives up.
 """
@@ -20,13 +20,13 @@ class LastSave:
         self._saving, self.retries, self._health = saving, retries, health
 
     def begin(self) -> None:
-        """All steps are made: from now on a failed save is retried."""
+        """Called after the last step: from now on a failed save is retried."""
         self._saving.saver.final = True
         if self._health.phase != "saving":
             self._health.enters("saving")
 
     def cancel(self) -> None:
-        """A shard was lost before the last save: the run goes back to the last checkpoint and trains again."""
+        """A shard was lost before the last save: the run returns to the last checkpoint and trains again."""
         self._saving.saver.final = False
         self._health.enters("training")
 
@@ -36,7 +36,7 @@ class LastSave:
         self.retries.until_done(self._attempt)
 
     def _attempt(self) -> str | None:
-        """Why it failed."""
+        """The reason of the failure."""
         saver = self._saving.saver
         try:
             self._saving.save_now()

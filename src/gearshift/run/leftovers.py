@@ -1,15 +1,15 @@
 """Finds and removes what dead runs of this user left behind on this machine; nothing else is touched.
 
     gs-*, gearshift-control-*     in the folder for temporary files: sockets, and the Ray cluster of one run
-    .*.part, .*.old               in a run's checkpoints: half written ones, and ones half replaced
+    .*.part, .*.old               in a run's checkpoints: partially written or partially replaced checkpoints
     control.sock, control.key     of a run whose process was killed
     .NAME.PID, lease/.*           files that were being written
 
-A temporary folder records which run it belongs to and which process made it (temporary_folders.py). It is stale if
-that process is dead and its session of the run is over. While the run's folder cannot be read (for example a share that
-is not mounted), folders that processes still use are left alone. Folders of versions without that file are stale if no
+A temporary folder records which run it belongs to and which process made it (temporary_folders.py). It is stale if that
+process is dead and its session of the run has ended. While the run's folder cannot be read (for example a share that is
+not mounted), folders that processes still use are left alone. Folders of versions without that file are stale if no
 process of this machine names them in its command line or as the path of a socket. Ray's processes are in the session of
-the process that the mark names, and are ended with it. Knows no torch and no Ray.
+the process that the file names, and are ended with it. Does not depend on torch or Ray.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gearshift.run.polling import seen
 from gearshift.run.temporary_folders import OwnerMark
 
 PREFIXES = (temporary_folders.SOCKETS, temporary_folders.CONTROL)
-YOUNG_SECONDS = 60.0  # a younger folder without a mark may still be under construction
+YOUNG_SECONDS = 60.0  # a newer folder without the file may still be in creation
 
 EndSession = Callable[[int | None, Path], None]  # ends all processes of a cluster and removes its folder
 
@@ -73,7 +73,7 @@ def clear(*roots: str | Path, end_session: EndSession) -> None:
 
 
 def of_run(folder: Path, watch: float = 0.0) -> Iterator[Leftover]:
-    """The leftovers of one run, if it is over."""
+    """The leftovers of one run, if it has ended."""
     checkpoints = folder / run_folder.CHECKPOINTS
     halves = [*checkpoints.glob(".*.part"), *checkpoints.glob(".*.old")]
     unfinished = [*folder.glob(".*.[0-9]*"), *checkpoints.glob(".*.[0-9]*"), *(folder / FOLDER).glob(".*")]
@@ -82,7 +82,9 @@ def of_run(folder: Path, watch: float = 0.0) -> Iterator[Leftover]:
         return
     if halves:
         names = ", ".join(path.name for path in halves)
-        yield Leftover(checkpoints, f"half written: {names}", lambda: run_folder.clear_leftovers(checkpoints))
+        yield Leftover(
+            checkpoints, f"partially written: {names}", lambda: run_folder.clear_leftovers(checkpoints)
+        )
     if sockets:
         yield Leftover(sockets[-1], "socket of a dead run", lambda: control.remove(folder))
     for path in unfinished:
@@ -106,7 +108,7 @@ def _not_judged(marked: OwnerMark) -> str:
 
 
 def _of_dead(place: Path, marked: OwnerMark, end_session: EndSession) -> Leftover:
-    what = f"of run {marked.run.name}, which is over"
+    what = f"of run {marked.run.name}, which has ended"
     if marked.leader is not None and process_identity.lives(marked.leader):
         pid = int(marked.leader["pid"])
         return Leftover(place, f"Ray cluster (process {pid}) {what}", lambda: end_session(pid, place))
@@ -116,7 +118,7 @@ def _of_dead(place: Path, marked: OwnerMark, end_session: EndSession) -> Leftove
 
 
 def _is_over(folder: Path, watch: float, session: str | None = None) -> bool | None:
-    """Whether the run, or this session of it, is over; None if its folder cannot be read. In doubt, False."""
+    """Whether the run, or this session of it, has ended; None if its folder cannot be read. If in doubt, False."""
     try:
         owner = ownership.current(folder)
         record = run_folder.read(folder)

@@ -50,7 +50,7 @@ class Run(History):
         """
         self.folder, self.training, self.messages = parts.folder, parts.training, parts.messages
         self.header, self.processes, self.parts = tuple(header), processes, parts
-        self.remarks = tuple(parts.messages)  # from before the start, about the data
+        self.remarks = tuple(parts.messages)  # messages about the data from before the start
         self._stop, self._warns = threading.Event(), warns
         observer = RunObserver(self, parts, callbacks, self._stop)
         self.thread = RunThread(observer, engine, ControlChannel(self.folder, self), ExitStop(self))
@@ -63,7 +63,7 @@ class Run(History):
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended, in whatever way."""
+        """Whether the run has ended, for any reason."""
         return self.thread.finished
 
     def status(self) -> Status:
@@ -71,7 +71,7 @@ class Run(History):
         parts, progress, workers = self.parts, self.training.progress, self.training.workers
         there = (
             self.processes().get("coordinator-0", {}).get("workers", workers)
-        )  # without a coordinator workers are threads, and none is missing
+        )  # without a coordinator, workers are threads and none can be missing
         missing = max(0, workers - int(there)) if parts.health.phase == "training" else 0
         return Status(
             self.training.step,
@@ -98,8 +98,8 @@ class Run(History):
     def stop(self, *, give_up: bool = False) -> None:
         """Requests a stop after the current step; the run saves a checkpoint first.
 
-        `give_up=True` gives up a save that fails and is being retried (`status().save_retried`): what is in no
-            checkpoint is lost.
+        `give_up=True` stops the retries of a failing save (`status().save_retried`): steps that are in no checkpoint
+        are lost.
         """
         self._stop.set()
         if give_up:
@@ -140,7 +140,7 @@ class Run(History):
             raise UserError(f"run {self.folder.name} is not training ({phase}); `{command}` needs a live run")
         if self.thread.is_current:
             raise UserError(
-                f"a callback cannot wait for a {command}: call run.ask_{command}, which comes after this step"
+                f"a callback cannot wait for a {command}: call run.ask_{command}, which takes effect after this step"
             )
 
     def ask_resize(self, workers: int) -> None:
@@ -158,7 +158,7 @@ class Run(History):
     def wait(self, timeout: float | None = None) -> Result:
         """Waits for the end and returns the result; raises the run's error, or `TimeoutError` after `timeout` seconds.
 
-        Ctrl-C stops the run after its step and saves it; then `KeyboardInterrupt` says how to resume it. A second
+        Ctrl-C stops the run after its step and saves it; then `KeyboardInterrupt` explains how to resume it. A second
         Ctrl-C raises at once.
         """
         try:
@@ -175,7 +175,7 @@ class Run(History):
         return self.thread.result
 
     def over(self, seconds: float) -> bool:
-        """Waits at most this long for the end. Whether the run is over. Does not raise the run's errors."""
+        """Waits at most this long for the end. Returns whether the run has ended. Does not raise the run's errors."""
         return self.thread.over(seconds)
 
     def ending(self) -> str:

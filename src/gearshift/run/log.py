@@ -4,7 +4,7 @@
     faults.jsonl   a line per fault: what broke, when, what was done about it; and lines with what it cost
 
 Both only grow, and outlive the process that writes them, so totals include the restarts of a coordinator. A line that
-cannot be written (a full disk) is dropped; the training continues. Knows no torch.
+cannot be written (a full disk) is dropped; the training continues. Does not import torch.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def faults(folder: Path) -> list[Fault]:
             merged.append(line)
             continue
         at = _charged(merged, line)
-        if at is None:  # its fault could not be written
+        if at is None:  # the fault itself could not be written
             merged.append(replace(line, kind="lost"))
         else:
             seconds, steps = (
@@ -154,7 +154,7 @@ def _lines(folder: Path) -> Iterator[Fault]:
 
 
 def totals(folder: Path) -> Totals:
-    """The totals. A start counts as a restart if the previous one of that process did not end in good order."""
+    """The totals. A start counts as a restart if the previous start of that process did not exit normally."""
     owner = ownership.current(folder)
     session = owner.session if owner else ""
     known = [fault for fault in faults(folder) if fault.session == session]
@@ -191,7 +191,7 @@ def append(path: Path, line: str) -> None:
 
 
 def _append_if_ours(folder: Path, name: str, line: str, session: str | None) -> None:
-    with contextlib.suppress(OSError, UserError):  # a full disk, or the run is another's
+    with contextlib.suppress(OSError, UserError):  # a full disk, or another process owns the run
         if session is None:
             ownership.check(folder)
         elif (owner := ownership.current(folder)) is not None and owner.session != session:

@@ -12,9 +12,9 @@ NICE = 10
 
 
 def in_background(name: str, do: Callable[[], None], *, to_its_end: bool = False) -> threading.Thread:
-    """Starts at once; with `to_its_end` the process does not exit before it has finished.
+    """Starts at once; with `to_its_end` the process does not exit before the thread has finished.
 
-    A training that stops may wait for it; then it has the cores to itself.
+    A stopping training may wait for the thread, which then has all cores to itself.
     """
 
     def run() -> None:

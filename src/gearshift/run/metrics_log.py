@@ -63,7 +63,7 @@ class MetricsLog:
         }
         try:
             run_folder.append_metrics(self._folder, line)
-        except OSError as error:  # a full disk, say: no reason to lose the training
+        except OSError as error:  # for example a full disk, which should not stop the training
             if not self._failed:
                 self._notify(
                     f"cannot write {self._folder / run_folder.METRICS} ({error.strerror}); training continues"
@@ -81,6 +81,8 @@ class MetricsLog:
         """Examples per second of training time since the last line; None if nothing was trained."""
         progress, (examples, seconds) = self._training.progress, self._logged
         self._logged = progress.examples, progress.seconds
-        if progress.examples <= examples:  # fewer if the run went back after the loss of a shard
+        if (
+            progress.examples <= examples
+        ):  # fewer if the run returned to a checkpoint after the loss of a shard
             return None
         return (progress.examples - examples) / (progress.seconds - seconds)

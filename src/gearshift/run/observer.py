@@ -88,7 +88,7 @@ class RunObserver:
         self.parts.messages.append(sentence)
 
     def announce_checkpoints(self) -> None:
-        """Calls the callbacks for checkpoints that were written since the last call."""
+        """Calls the callbacks for checkpoints written since the last call."""
         for path in self.parts.saving.saver.take_written():
             for callback in self._callbacks:
                 callback.on_checkpoint(self._run, path)

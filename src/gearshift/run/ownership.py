@@ -10,15 +10,15 @@ The claim with the highest number, the fencing number, owns the run. Why this is
   then lists the folder again; if it finds a higher number, it has lost.
 - The highest claim is never removed, only the lower ones are. So the highest number never falls, and an owner that
   finds a higher one than its own knows that it was replaced (it is fenced), however long it was frozen.
-- An owner looks at the folder before each write that matters. It may be frozen between that look and the write; see
-  docs/adr/0017-ownership-lease.md for what then remains.
+- An owner checks the folder before each important write. It may be frozen between the check and the write;
+docs/adr/0017-ownership-lease.md explains the remaining risk.
 
 The owner sets the mtime of its claim every two seconds, which needs no disk space. A reader watches whether the mtime
-changes while its own monotonic clock advances; it never compares an mtime with its own time. On the owner's machine pid
-and start time answer at once.
+changes while its own monotonic clock advances; it never compares an mtime with its own time. On the owner's machine,
+its pid and start time show at once whether it lives.
 
-A session is what one `train` or `--resume` started, whichever of its processes owns the run: a restarted coordinator
-takes over from its predecessor at once. Knows no torch, no run.json and no Ray.
+A session is everything that one `train` or `--resume` started, whichever of its processes owns the run: a restarted
+coordinator takes over from its predecessor at once. Does not depend on torch, run.json or Ray.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def claim(
         owner = current(folder)
         same = owner is not None and session is not None and owner.session == session
         if same and owner is not None and owner.released:
-            raise Fenced(f"run {folder.name} has ended: a process of it that restarts has nothing to do")
+            raise Fenced(f"run {folder.name} has ended: a restarted process of it has nothing to do")
         if owner is not None and not owner.released and not same:
             _refuse_if_alive(folder, owner, notify)
         before = _seconds_until_now(owner) if same and owner is not None else 0.0
@@ -234,8 +234,8 @@ class HeartbeatWatcher:
     def look(self, holders: list[Holder]) -> float:
         """Seconds since a change was seen.
 
-        A file that exists when we start is no sign of life. A file that appears later was just made: the time restarts,
-        but only its next heartbeat proves that its process lives.
+        A file that exists when we start proves nothing. A file that appears later was just created: the timer restarts,
+        but only its next heartbeat proves that its process is alive.
         """
         began = bool(self._beats)
         for holder in holders:
@@ -295,8 +295,8 @@ def _refusal(folder: Path, owner: Holder) -> str:
         return f"run {name} is still running (process {owner.pid}); stop it before resuming it: {stop}"
     if here is False:
         return (
-            f"run {name} is recovering: its owner, process {owner.pid}, died, but other processes of the run "
-            f"live and it is being restarted; wait for it, or stop it before resuming it: {stop}"
+            f"run {name} is recovering: its owner, process {owner.pid}, died and is being restarted by other "
+            f"processes of the run; wait until it has recovered, or stop it before resuming it: {stop}"
         )
     return (
         f"run {name} is still running on {owner.host} (process {owner.pid}, its heartbeat is still advancing); stop "

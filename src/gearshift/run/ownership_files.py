@@ -1,7 +1,7 @@
 """The files of a run's lease, written so that only one process succeeds. The rules are in ownership.py.
 
-A claim is a hard link to a file that was written before: it appears whole, and of several claimants of one number
-exactly one succeeds, also on NFS. On a file system without hard links, an exclusive create does the same.
+A claim is a hard link to a file that was written before: it appears atomically, and of several claimants of one number
+exactly one succeeds, even on NFS. On a file system without hard links, an exclusive create does the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gearshift.errors import naming
 from gearshift.run import process_identity
 
 FOLDER = "lease"
-OLD_LOCK = "run.lock"  # of runs from versions without a lease
+OLD_LOCK = "run.lock"  # lock file of runs from versions without a lease
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Holder:
     fence: int = 0
     released: bool = False
     claimed: float = 0.0  # epoch seconds, by the clock of its writer
-    seconds_before: float = 0.0  # of the session, before this claim
+    seconds_before: float = 0.0  # seconds of the session before this claim
 
     @property
     def host(self) -> str:
@@ -76,7 +76,10 @@ def read_holder(path: Path) -> Holder:
     """A claim that cannot be read, or is not written yet, has an unknown owner: only its heartbeat counts."""
     content: dict[str, Any] = {}
     beat = 0
-    with contextlib.suppress(OSError, ValueError), path.open() as file:  # opening makes NFS ask the server
+    with (
+        contextlib.suppress(OSError, ValueError),
+        path.open() as file,
+    ):  # opening the file makes NFS query the server
         beat = os.fstat(file.fileno()).st_mtime_ns
         content = dict(json.load(file))
     fence = number_of(path) if _is_claim(path.name) else int(content.get("fence", 0))
@@ -109,13 +112,13 @@ def link_claim(place: Path, number: int, session: str, seconds_before: float) ->
         "claimed": time.time(),
         "seconds_before": seconds_before,
     }
-    beside = place / f".{number}.{secrets.token_hex(8)}"
-    write_whole(beside, content)
+    temporary = place / f".{number}.{secrets.token_hex(8)}"
+    write_whole(temporary, content)
     path = place / f"{number}.json"
     try:
-        won = _linked(beside, path, content)
+        won = _linked(temporary, path, content)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     if not won:
         return False
     # Others may have claimed and released this number while we slept. The order matters: a process that removes the
@@ -128,13 +131,13 @@ def link_claim(place: Path, number: int, session: str, seconds_before: float) ->
     return True
 
 
-def _linked(beside: Path, path: Path, content: Mapping[str, Any]) -> bool:
+def _linked(temporary: Path, path: Path, content: Mapping[str, Any]) -> bool:
     try:
-        os.link(beside, path)
+        os.link(temporary, path)
         return True
     except FileExistsError:
-        return beside.stat().st_nlink == 2  # NFS may lose the answer and refuse its own retry
-    except OSError:  # no hard links here: an exclusive create also lets exactly one succeed
+        return temporary.stat().st_nlink == 2  # NFS may lose the answer and then reject its own retry
+    except OSError:  # no hard links here: with an exclusive create also exactly one process succeeds
         try:
             with naming(path), path.open("x") as file:
                 json.dump(content, file)
@@ -144,16 +147,16 @@ def _linked(beside: Path, path: Path, content: Mapping[str, Any]) -> bool:
 
 
 def write_whole(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes the file whole or not at all."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    """Writes the file atomically."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with naming(path), beside.open("w") as file:
+        with naming(path), temporary.open("w") as file:
             json.dump(content, file)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def remove_older(place: Path, number: int, session: str) -> None:

@@ -1,7 +1,7 @@
 """A run of another process, polled through its control socket: its status and messages.
 
 A run on a cluster may be without a coordinator for a while: Ray starts another, whose list of messages starts empty.
-Knows no torch.
+Does not import torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POLL_SECONDS = 0.25
 
 WATCH_SECONDS = (
     3 * ownership.BEAT_SECONDS
-)  # in which a live run shows a heartbeat; whether it is dead takes longer
+)  # time in which a live run shows a heartbeat; to detect a dead run takes longer
 
 
 def seen(
@@ -56,7 +56,7 @@ def _again(record: RunRecord) -> RunRecord:
 
 
 def _not_heard(record: RunRecord, seconds: float) -> RunRecord:
-    """The record of a run that may be dead, or just slow."""
+    """The record of a run that may be dead or only slow."""
     why = record.reason or "its owner is gone"
     known = f"no heartbeat for {int(seconds)} s; it counts as failed after {ownership.LAPSE_SECONDS:g} s without one"
     return replace(record, state="unknown", reason=f"{why}; {known}")
@@ -68,7 +68,7 @@ class Watched:
         self.header: tuple[str, ...] = ()  # the lines shown before its start
         self.messages: list[str] = []  # messages for the user, in order
         self.status = Status(0, 0, 0, 0.0, 0.0, math.nan, math.nan, None, "starting")
-        self._process = 0  # whose messages are counted
+        self._process = 0  # the process whose messages are counted
         self._seen = 0
         self._watcher = Watcher(folder)
 

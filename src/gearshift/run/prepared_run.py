@@ -1,4 +1,4 @@
-"""A run before its start: its training, new or restored from a checkpoint. Nothing is written yet."""
+"""A run before its start: its training is new or restored from a checkpoint. Nothing has been written yet."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Which process wrote something, and does it still live? Pids are reused, and containers and machines share folders.
+"""Identifies processes across restarts, containers and machines: pids are reused, and containers and machines share
+folders.
 
-A process is known by its pid and start time on one machine. A machine is known by its boot id and pid namespace: two
-containers may have one host name, and one container cannot see the processes of another. A process of another machine
-cannot be judged from here; `ownership.py` watches its heartbeat instead.
+A process is identified by its pid and start time on one machine. A machine is identified by its boot id and pid
+namespace: two containers may have one host name, and one container cannot see the processes of another. A process of
+another machine cannot be judged from here; `ownership.py` watches its heartbeat instead.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ def is_stopped(pid: int) -> bool:
 
 
 def process_start(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; none if there is no such process."""
+    """When a process started, in clock ticks since boot; None if there is no such process."""
     fields = _stat(pid)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
 
 def _stat(pid: int) -> list[str] | None:
-    """/proc/PID/stat from its third field on (proc(5)); the name before it may hold spaces and brackets."""
+    """/proc/PID/stat from its third field on (proc(5)); the name before it may contain spaces and brackets."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Metrics of a run and its processes, in the text format of Prometheus (version 0.0.4). Knows no torch.
+"""Metrics of a run and its processes, in the text format of Prometheus (version 0.0.4). Does not import torch.
 
 Names and labels are a contract: add, never rename. A counter begins at 0 when its process starts.
 """
@@ -14,7 +14,7 @@ from gearshift.run.state import State
 Processes = Mapping[str, Mapping[str, float]]  # by name, as worker-3
 
 OF_THE_RUN = {  # fields of `control.Status`
-    "step": ("step", "Steps made; falls if the run returns to a checkpoint after losing a shard."),
+    "step": ("step", "Steps made; decreases if the run returns to a checkpoint after losing a shard."),
     "examples": ("examples", "Examples trained on."),
     "total": ("examples_expected", "Examples that the run will train on."),
     "seconds": ("training_seconds", "Time spent training."),
@@ -38,7 +38,7 @@ COUNTERS = {
     "sent_bytes": "Bytes of the messages sent.",
     "received_messages": "Messages received.",
     "received_bytes": "Bytes of the messages received.",
-    "refused": "Connections and messages refused.",
+    "refused": "Connections and messages that were refused.",
     "broken": "Connections and messages that broke because the process at the other end died; they are resent.",
     "unsent": "Messages dropped because a queue was full or there was no receiver; they are resent.",
     "waited_seconds": "Idle time, spent waiting for messages from other processes.",
@@ -62,7 +62,7 @@ GAUGES = {
 
 
 def text(run: str, status: Any, processes: Processes) -> str:
-    """`status` is the run's `control.Status`; what is not known is left out."""
+    """`status` is the run's `control.Status`; unknown values are omitted."""
     label = f'{{run="{_escaped(run)}"}}'
     lines: list[str] = []
     for key, (name, help_) in OF_THE_RUN.items():
@@ -89,7 +89,7 @@ def state_text(run: str, state: str) -> str:
 
 
 def figures_by_role(processes: Processes) -> dict[str, float]:
-    """For metrics.jsonl: summed over the processes of a role, as worker_sent_bytes; what has a / cannot be summed."""
+    """For metrics.jsonl: sums over the processes of a role (worker_sent_bytes), except names with a /."""
     totals: dict[str, float] = {}
     for who, figures in processes.items():
         for key, value in ((key, value) for key, value in figures.items() if "/" not in key):

@@ -32,7 +32,7 @@ class RemoteRun(History):
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of the run's folder."""
         return self.folder.name
 
     @property
@@ -56,17 +56,17 @@ class RemoteRun(History):
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended, in whatever way."""
+        """Whether the run has ended, for any reason."""
         return self.ended() is not None
 
     def ended(self) -> run_folder.RunRecord | None:
-        """How it ended, as its folder says; None while it lives or recovers."""
+        """How the run ended, according to its folder; None while it is live or recovering."""
         return self._watched.ending()
 
     def wait(self, timeout: float | None = None) -> Result:
         """Waits for the end; returns the result, with an empty report if the run was stopped.
 
-        Ctrl-C only ends the waiting: the run belongs to another process and continues.
+        Ctrl-C only stops waiting: the run belongs to another process and continues.
         """
         try:
             ended = self._wait(timeout)
@@ -115,7 +115,7 @@ class RemoteRun(History):
     def stop(self, *, give_up: bool = False) -> None:
         """Requests a stop after the current step; the run saves a checkpoint first.
 
-        A save that is being retried is given up, with or without `give_up`.
+        If a save is being retried, the retries are stopped, with or without `give_up`.
         """
         control.ask(self.folder, "stop")
 

@@ -1,7 +1,7 @@
-"""Replays a log of decisions: its events, given to a fresh coordinator, must produce the same actions.
+"""Replays a log of decisions: a fresh coordinator that gets the same events must produce the same actions.
 
 A difference means that the log was changed, or that this version of Gearshift decides differently from the one that
-wrote it. Knows no tensor and no data; `story` renders the same log in words.
+wrote it. Needs no tensors and no data; `story` renders the same log in words.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _decision(action: Action) -> Action:
 
 
 def _handle(coordinator: Coordinator, place: LogPosition, entry: Decision) -> list[Action]:
-    """An event that cannot have happened here (a worker that joins twice, say) means a log that was changed."""
+    """An event that cannot have happened here (such as a worker that joins twice) means that the log was changed."""
     try:
         return coordinator.handle(entry.event)
     except (KeyError, ValueError, TypeError, AssertionError) as error:

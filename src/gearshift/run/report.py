@@ -1,4 +1,4 @@
-"""The metrics of a finished run: one flat mapping with stable keys, and the lines a person reads.
+"""The metrics of a finished run: one flat mapping with stable keys, and the printed summary.
 
 Durations in seconds, sizes in bytes. Keys are a contract: add, never rename.
 """
@@ -22,7 +22,7 @@ from gearshift.metrics.warning_rules import Scored, one_label, too_good, warning
 from gearshift.training.evaluation import Evaluation
 from gearshift.training.training import Training
 
-LARGE_SHARE = 0.2  # of a worker's examples; if it loses more, a message says so
+LARGE_SHARE = 0.2  # share of a worker's examples; if it loses more, there is a message
 
 
 def report(
@@ -36,9 +36,9 @@ def report(
     seconds: float,
     data_warning: str | None = None,
 ) -> dict[str, Any]:
-    """`steps` were made; the parameters may have gone back to an earlier one that scored best.
+    """`steps` is the number of steps made; the parameters may be those of an earlier step that scored best.
 
-    `seconds` is wall time, `data_warning` a message about how the validation data were cut.
+    `seconds` is wall time, `data_warning` a message about how the validation data was split.
     """
     progress, learner = training.progress, training.learner
     measures = valid.measures if valid else progress.measures
@@ -155,13 +155,13 @@ def _baselines(training: Training, valid: Evaluation | None, lr: Evaluation | No
 
 
 def cross_entropy(truth: float, guess: float) -> float:
-    """Log loss of always predicting `guess` if the rate is `truth`."""
+    """The log loss of always predicting `guess` if the true rate is `truth`."""
     guess = min(max(guess, 1e-12), 1 - 1e-12)
     return -(truth * math.log(guess) + (1 - truth) * math.log(1 - guess))
 
 
 def closing_lines(figures: dict[str, Any], folder: Path) -> list[str]:
-    """What a person wants to read at the end; +- is a 95 % interval."""
+    """The summary that is printed at the end; +- is a 95 % interval."""
     f = figures
     seconds = f["wall_seconds"]
     done = (
@@ -218,20 +218,24 @@ def _scores(f: dict[str, Any]) -> list[str]:
 
 
 def _losses(f: dict[str, Any]) -> list[str]:
-    """Workers that lost a large share of their examples: a bias, if their data differ from the others'."""
+    """Workers that lost a large share of their examples: a bias, if their data differs from that of the others."""
     lines = []
     why = (
         "they came too late"
         if "too late" in f["discarded_by_reason"]
         else "see discarded_by_reason in report.json"
     )
-    help = "; raise max_lag, or give it smaller batches" if "too late" in f["discarded_by_reason"] else ""
+    help = (
+        "; raise max_lag, or give this worker smaller batches"
+        if "too late" in f["discarded_by_reason"]
+        else ""
+    )
     for worker, lost in f["discarded_examples_by_worker"].items():
         share = lost / f["examples_by_worker"][worker]
         if share > LARGE_SHARE:
             lines.append(
-                f"data   worker {worker} lost {100 * share:.0f} % of the examples it computed: {why}. If its data "
-                f"differ, the model has not learned them{help}"
+                f"data   worker {worker} lost {100 * share:.0f} % of the examples it computed: {why}. If this data "
+                f"is different, the model has not learned it{help}"
             )
     return lines
 

@@ -1,4 +1,4 @@
-"""What a finished run gives, whichever engine it ran on."""
+"""The result of a finished run, whichever engine it ran on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Result(TrainedModel, History):
 
     @property
     def auc(self) -> float:
-        """On the validation data; without them, of each training example before it was trained. NaN if undefined."""
+        """The AUC on the validation data, or else of each training example before it was trained. NaN if undefined."""
         return _figure(self.report["auc"])
 
     @property
@@ -48,16 +48,16 @@ class Result(TrainedModel, History):
 
     @property
     def examples_per_second(self) -> float:
-        """While it trained, without evaluations and checkpoints."""
+        """Examples per second of training, without evaluations and checkpoints."""
         return float(self.report["examples_per_second"])
 
     @property
     def lines(self) -> list[str]:
-        """What a person wants to read at the end."""
+        """The summary that is printed at the end."""
         return closing_lines(self.report, self.folder)
 
     def __repr__(self) -> str:
-        if not self.report:  # of a run of other processes that was stopped
+        if not self.report:  # a stopped run of other processes
             return f"Result(stopped, folder={self.folder})"
         return (
             f"Result({self.report['model']}: auc={number(self.auc)} on {self._measured_on}, "
@@ -91,7 +91,7 @@ class Result(TrainedModel, History):
 
 
 def result_in(folder: Path, report: dict[str, Any], model: nn.Module | None = None) -> Result:
-    """Of a run that other processes have trained; `model` is needed if its module is the user's own.
+    """The result of a run trained by other processes; `model` is needed if its module is a custom one.
 
     Its rows may not fit into this machine's memory: they are loaded only when they are needed.
     """

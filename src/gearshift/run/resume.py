@@ -1,6 +1,6 @@
 """What a resumed run must have in common with the stopped one, and how its metrics are saved and restored.
 
-Knows progress, plans and checkpoints; starts and writes nothing.
+Works on progress, plans and checkpoints; it starts no run and writes no file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ assert not _missing, f"add the values of {_missing} to plan_facts"
 
 
 def plan_facts(training: Training) -> dict[str, str]:
-    """What must be the same in a resumed run, in the user's words."""
+    """What must be the same in a resumed run, by the names of the user's settings."""
     plan, server = training.plan, training.learner.server
     parts = [part for store in server.stores for part in store.parts]
     return {

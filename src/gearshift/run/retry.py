@@ -4,8 +4,8 @@
 
 `Retries` is for writes that must not be lost. The last steps of a run are only in memory until they are saved. If the
 disk is full, read-only or gone, ending the run would lose them, so the save is retried, and the user is notified of the
-failure and of how to give up. It ends when the write succeeds, the user gives up, or a time limit passes. Knows no
-checkpoint and no file.
+failure and of how to give up. It ends when the write succeeds, the user gives up, or a time limit passes. Independent
+of checkpoints and files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def backoff(attempt: int, first: float | None = None, longest: float | None = No
 
 
 class Attempts:
-    """Failed attempts, one after the other, and when the next one is due."""
+    """Counts failed attempts, and computes when the next one is due."""
 
     def __init__(self, seconds: float, first: float | None = None, longest: float | None = None) -> None:
         """The last attempt is made `seconds` after the first failure."""
@@ -40,7 +40,7 @@ class Attempts:
         self.count, self.began, self.due = 0, 0.0, 0.0
 
     def fail(self) -> bool:
-        """Counts a failed attempt. Whether there is time for another."""
+        """Counts a failed attempt. Returns whether there is time for another."""
         now = time.monotonic()
         if not self.count:
             self.began = now
@@ -64,7 +64,7 @@ def retry(
     first: float = 0.25,
     longest: float | None = None,
 ) -> T:
-    """The result of `do`, retried for `seconds`. Raises its last error, or at once an error that is not transient."""
+    """The result of `do`, retried for `seconds`. Raises its last error, or at once one that is not transient."""
     attempts = Attempts(seconds, first, longest)
     while True:
         try:
@@ -100,13 +100,14 @@ class Retries:
         return self._attempts.count > 0
 
     def give_up(self) -> None:
-        """Stops retrying; what could not be written is lost. May be called from any thread."""
+        """Stops retrying; unwritten data is lost. May be called from any thread."""
         self._given_up.set()
 
     def until_done(self, attempt: Callable[[], str | None], stake: str = IN_MEMORY) -> None:
-        """Blocks until `attempt` returns None; else it returns why it failed. Raises a `UserError` when it gives up.
+        """Blocks until `attempt` returns None; any other result is the reason of a failure. Raises a `UserError` when
+        it gives up.
 
-        `stake` says why it is retried.
+        `stake` explains why it is retried.
         """
         while failure := attempt():
             self.failed(failure, stake)
@@ -115,7 +116,7 @@ class Retries:
         self.succeeded()
 
     def failed(self, failure: str, stake: str = IN_MEMORY) -> None:
-        """An attempt failed: the user is notified. Raises a `UserError` if the time is over."""
+        """An attempt failed: the user is notified. Raises a `UserError` when the time has run out."""
         if not self.active:
             self._given_up.clear()
         self._failure = failure
@@ -126,7 +127,7 @@ class Retries:
                 self._seconds
             )
             raise UserError(f"{failure}{tried}{self._kept()}")
-        if self._attempts.count.bit_count() == 1:  # 1, 2, 4, 8, ...: not at every attempt
+        if self._attempts.count.bit_count() == 1:  # notifies after attempts 1, 2, 4, 8, ... only
             self._notify(
                 f"{failure}. {stake}, so the save is retried for up to {duration(self._attempts.left)}. To give up: "
                 f"{self._how_to_stop}"

@@ -2,7 +2,7 @@
 
 Commands and notebooks watch and control a run through this interface; metrics of single processes come from
 `run.control`. `Run` (local_run.py), `RemoteRun` (remote_run.py) and
-`LaunchedRun` (engine/ray) implement it; tests/conformance/test_run_handle.py tests each of them. Knows no torch.
+`LaunchedRun` (engine/ray) implement it; tests/conformance/test_run_handle.py tests each of them. Does not import torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gearshift.run.result import Result
     from gearshift.training.requests import Switch
 
-REQUEST_SECONDS = 60.0  # for which a switch or a resize waits for the run
+REQUEST_SECONDS = 60.0  # timeout of a switch or a resize
 
 
 class RunHandle(Protocol):
@@ -34,7 +34,7 @@ class RunHandle(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended, in whatever way."""
+        """Whether the run has ended, for any reason."""
 
     def status(self) -> Status:
         """The progress of the run: step, examples, speed, loss, AUC so far, phase."""
@@ -57,7 +57,7 @@ class RunHandle(Protocol):
         """Requests a checkpoint after the current step."""
 
     def stop(self, *, give_up: bool = False) -> None:
-        """Requests a stop after the current step; the run saves first. With `give_up`, a failing save is given up."""
+        """Requests a stop after the current step; the run saves first. `give_up`: a failing save is not retried."""
 
     def wait(self, timeout: float | None = None) -> Result:
         """Waits for the end; raises the run's error, or `TimeoutError` after `timeout` seconds."""

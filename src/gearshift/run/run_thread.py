@@ -53,7 +53,7 @@ class RunThread:
         return threading.current_thread() is self._thread
 
     def over(self, seconds: float) -> bool:
-        """Waits at most this long for the end. Whether the run is over."""
+        """Waits at most this long for the end. Returns whether the run has ended."""
         # Not `join`: if it is interrupted by an exception, Python 3.11 considers the thread ended.
         if self._ended.wait(seconds):
             self._thread.join()
@@ -89,7 +89,9 @@ class RunThread:
         parts.metrics.begin()
         self._look_at_order()
         parts.training.run(self._engine, observer)
-        stopped = observer.stop_requested  # later is too late: the run is evaluated and done
+        stopped = (
+            observer.stop_requested
+        )  # after this point a stop has no effect: the run is evaluated and done
         parts.last_save.save()
         observer.announce_checkpoints()
         self._list_bad_lines()
@@ -109,4 +111,4 @@ class RunThread:
             lines = "".join(f"{line}\n" for line in skipped)
             path = self._parts.folder / "bad_lines.txt"
             if failure := failure_of(path, lambda: run_folder.write_text(path, lines)):
-                self._observer.notify(f"{failure}. It would list the lines that were skipped")
+                self._observer.notify(f"{failure}. The file would list the skipped lines")

@@ -1,7 +1,7 @@
 """Saves a run while it trains: takes a cut at once, writes it in the background, and prunes old checkpoints.
 
-A checkpoint that cannot be written (a full disk) is reported in one message and retried at the next occasion; earlier
-checkpoints stay intact. A process that no longer owns the run writes none.
+A checkpoint that cannot be written (a full disk) is reported in one message and retried at the next opportunity;
+earlier checkpoints stay intact. A process that no longer owns the run writes none.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Saver:
         self.notify = notify
         self.last = saved
         self.health = health or Health()
-        self.failure: str | None = None  # of the newest attempt
+        self.failure: str | None = None  # failure of the newest attempt
         self.final = False  # the run has ended: the caller retries a failed save and notifies the user
         self._fault: Exception | None = None
         self._written: list[Path] = []
@@ -58,7 +58,7 @@ class Saver:
         *,
         best: bool,
     ) -> None:
-        """Returns once the cut is taken; waits for an earlier one that is still being written."""
+        """Returns once the cut is taken; waits if an earlier cut is still being written."""
         self.wait()
         snapshots = [learner.snapshot() for learner in learners]
         everything = {**arrays, **{k: v for s in snapshots for k, v in s.arrays.items()}}
@@ -122,7 +122,7 @@ class Saver:
             raise self._fault
 
     def has(self, step: int) -> bool:
-        """Whether this step is saved, whole; waits if it is being written."""
+        """Whether this step is completely saved; waits if it is being written."""
         if self._writing is not None and self._writing[0] == step:
             self.wait()
         return self.checkpoints.has(step)

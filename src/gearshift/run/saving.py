@@ -67,11 +67,11 @@ class Saving:
             if best:
                 self.saver.link("best", self.saver.checkpoints.path(training.step))
             return
-        beside = training.baseline.learner
-        learners = (training.learner, *((beside,) if beside else ()))
+        baseline_learner = training.baseline.learner
+        learners = (training.learner, *((baseline_learner,) if baseline_learner else ()))
         arrays = checkpoint_arrays(training)
         self.saver.save(training.step, self.facts(), arrays, learners, best=best)
 
     def facts(self) -> dict[str, Any]:
-        """The content of a checkpoint of this moment, besides the arrays."""
+        """The content of a checkpoint at this moment, besides the arrays."""
         return checkpoint_facts(self.training, self._wall.facts(self.folder))

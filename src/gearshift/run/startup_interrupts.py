@@ -2,7 +2,7 @@
 
 It raises `KeyboardInterrupt`, so that a command can clean up. An exception that a signal raises can be lost: libraries
 catch everything around an optional import, and Python only prints what a finalizer raises. The signal is therefore
-remembered, and a run does not start after one. This file imports little: `gearshift --help` must stay fast.
+recorded, and no run starts after it. This file imports little: `gearshift --help` must stay fast.
 """
 
 from __future__ import annotations
@@ -28,6 +28,6 @@ def received() -> bool:
 
 
 def check() -> None:
-    """Raises `KeyboardInterrupt` if Ctrl-C was pressed, also if the exception of that moment was lost."""
+    """Raises `KeyboardInterrupt` if Ctrl-C was pressed, even if its exception was lost."""
     if _received:
         raise KeyboardInterrupt

@@ -2,7 +2,7 @@
 
     starting     a process owns it and prepares the training
     running      it trains or evaluates
-    recovering   something was lost and is being replaced: `what`, and `since` when
+    recovering   something was lost and is being replaced: `what` and `since`
     saving       its last checkpoint is being written
     stopped      it was stopped on request, and saved: it can be resumed
     failed       it ended with an error, or its processes are gone: `reason`
@@ -28,7 +28,7 @@ State = Literal[
 ]
 Ending = Literal["done", "stopped", "failed"]
 LIVE = ("starting", "running", "recovering", "saving")
-OLD_NAMES = {"ended": "done"}  # in run.json of older versions
+OLD_NAMES = {"ended": "done"}  # names in run.json of older versions
 GONE = "its process is gone (killed, or the machine restarted)"
 
 
@@ -38,10 +38,10 @@ class RunState:
 
     state: State
     reason: str = ""  # why it stopped or failed, or where it is
-    what: str = ""  # what it recovers from
+    what: str = ""  # what it is recovering from
     since: float | None = None  # epoch seconds, when this state began
-    answers: bool = False  # its owner is a live process of this machine, which answers requests
-    recorded: State = "unknown"  # by its owner, if only heartbeats can show whether it still holds
+    answers: bool = False  # its owner is a live process on this machine, which answers requests
+    recorded: State = "unknown"  # recorded by its owner, if only heartbeats can show whether it is still true
 
 
 NOT_KNOWN = RunState("unknown")
@@ -62,7 +62,7 @@ def standing(folder: Path, recorded: Mapping[str, Any]) -> RunState:
         return RunState(recorded_state, "", what, since, answers=True)
     if alive is False:
         return RunState("failed", GONE)
-    if lives is None and alive:  # the owner is elsewhere, and others of the run are here
+    if lives is None and alive:  # the owner is elsewhere, but other processes of the run are here
         return RunState(recorded_state, f"its coordinator is on {owner.host}", what, since)
     if lives is None:
         return RunState("unknown", f"started on {owner.host}", what, since, recorded=recorded_state)

@@ -1,6 +1,6 @@
 """Temporary folders of a run. They are private, and each contains a file that names its owner.
 
-`gearshift clean` uses this file to tell folders of dead runs from those of live ones.
+`gearshift clean` uses this file to distinguish folders of dead runs from those of live ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gearshift.run import folder as run_folder
 from gearshift.run import ownership, process_identity
 
 MARK = "gearshift.json"
-SOCKETS, CONTROL = "gs-", "gearshift-control-"  # their names begin so
+SOCKETS, CONTROL = "gs-", "gearshift-control-"  # prefixes of their names
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class OwnerMark:
     """The owner of a temporary folder."""
 
     run: Path
-    session: str  # of the run's lease
-    process: Mapping[str, Any]  # that made it
+    session: str  # the session of the run's lease
+    process: Mapping[str, Any]  # the process that created it
     leader: Mapping[str, Any] | None = (
-        None  # of the process session of a Ray cluster that was started for the run
+        None  # the leader of the process session of a Ray cluster that was started for the run
     )
 
 

@@ -1,4 +1,4 @@
-"""A trained model, apart from how it was trained: predict, evaluate, save, load.
+"""A trained model, independent of how it was trained: predict, evaluate, save, load.
 
 A saved model is a checkpoint without optimizer state. A built-in model is rebuilt from its name and settings;
 a custom module must be passed to `load`, because code is never read from a file.
@@ -44,21 +44,21 @@ class TrainedModel:
 
     @property
     def learner(self) -> Learner:
-        """The network and its rows; loaded when first asked for."""
+        """The network and its rows; loaded on first use."""
         if not isinstance(self._learner, Learner):
             self._learner = self._learner()
         return self._learner
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What its checkpoint remembers beside the arrays."""
+        """What its checkpoint contains besides the arrays."""
         if not isinstance(self._facts, dict):
             self._facts = self._facts()
         return self._facts
 
     @property
     def schema(self) -> Schema:
-        """What the columns of its data mean."""
+        """The meaning of the columns of its data."""
         return self.learner.schema
 
     def dataset(self, data: Any, *, missing_columns: MissingColumnsMode = "fail") -> Dataset:
@@ -85,7 +85,7 @@ class TrainedModel:
     def predict(self, data: Any, *, missing_columns: MissingColumnsMode = "fail") -> Floats:
         """Probabilities, one per example ([n], or [n, tasks] for several tasks).
 
-        A feature column that the data lack is an error; with `missing_columns="as_missing"` such a feature is
+        A feature column missing from the data is an error; with `missing_columns="as_missing"` such a feature is
         missing in every example.
         """
         batches = [p for _, p in self.predict_batches(data, missing_columns=missing_columns)]
@@ -103,7 +103,7 @@ class TrainedModel:
     def evaluate(self, data: Any, *, missing_columns: MissingColumnsMode = "fail") -> Evaluation:
         """Evaluates it on labelled data: `.auc`, `.logloss`, `.calibration` and more.
 
-        With `missing_columns="as_missing"` a group column that the data lack means no grouped AUC.
+        With `missing_columns="as_missing"` the grouped AUC is omitted if the group column is missing from the data.
         """
         return evaluate(self.learner, self._open(data, missing_columns, labelled=True))
 
@@ -124,7 +124,7 @@ class TrainedModel:
 
 
 def load(path: str | Path, model: nn.Module | None = None) -> TrainedModel:
-    """Opens a saved model, a checkpoint, or a run (its best checkpoint). Own modules are passed in `model`."""
+    """Opens a saved model, a checkpoint, or a run (its best checkpoint). Pass a custom module as `model`."""
     opened = checkpoint.Checkpoint.open(checkpoint.resolve(Path(path)))
     facts = opened.facts
     schema = Schema.from_dict(facts["schema"])
@@ -138,7 +138,7 @@ def load(path: str | Path, model: nn.Module | None = None) -> TrainedModel:
 
 
 def model_facts(model: nn.Module) -> dict[str, Any]:
-    """What a checkpoint remembers of a module; `name` is None for a user's own."""
+    """What a checkpoint stores about a module; `name` is None for a user's own module."""
     name, params = models.recipe(model) or (None, {})
     return {"text": describe(model), "name": name, "params": params}
 

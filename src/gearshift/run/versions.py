@@ -1,4 +1,4 @@
-"""The versions of what a run is made with, for its log and its config."""
+"""The versions of the software that a run uses, for its log and its config."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def versions() -> str:
 
 
 def _git_commit() -> str:
-    """Of the working folder: the user's own project, if it is one."""
+    """The commit of the working folder: the user's own project, if it is one."""
     try:
         git = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=5, check=False

@@ -12,7 +12,7 @@ from gearshift.run import ownership
 
 class WallTime:
     def __init__(self) -> None:
-        self.began = time.monotonic()  # in this process
+        self.began = time.monotonic()  # start in this process
         self._saved: Mapping[str, Any] = {}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -30,6 +30,6 @@ class WallTime:
         return {"session": session, "before": before, "here": here}
 
     def seconds(self, folder: Path) -> float:
-        """Of the whole run, like its examples."""
+        """The wall time of the whole run, like its examples."""
         facts = self.facts(folder)
         return float(facts["before"] + facts["here"])

@@ -2,7 +2,7 @@
 
     @dataclass(frozen=True)
     class Plateau:
-        factor: Share = setting(0.1, "Multiply the rates by this without improvement.", above=0, below=1)
+        factor: Share = setting(0.1, "Multiply the learning rates by this at a plateau.", above=0, below=1)
 
 declaration.py  `setting`: default, description and bounds of a field; `declarations`: the fields of a dataclass
 tolerated.py    fail, or {skip: n}: how many bad things are skipped

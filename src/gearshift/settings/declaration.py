@@ -70,14 +70,14 @@ def setting(
 
 @dataclass(frozen=True)
 class Declaration:
-    """What is known about one setting."""
+    """The declaration of one setting."""
 
     name: str
-    annotation: Any  # with its unit
+    annotation: Any  # the type with its unit
     default: Any  # REQUIRED if there is none
     sentence: str
     bounds: Mapping[str, float]
-    key: str  # in a config
+    key: str  # its name in a config
     kept: bool = False  # a resumed run must have the same value
 
 

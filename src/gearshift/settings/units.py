@@ -1,4 +1,4 @@
-"""Amounts as people write them: 10min, 16GiB, 10%, 2M; text that may look like a number; lists of one.
+"""Amounts as users write them: 10min, 16GiB, 10%, 2M; text that may look like a number; lists of one element.
 
 Each parser takes a value from YAML or an override and returns a plain value, or raises a ValueError that completes
 the message "train.epochs is `x`; ...". Each writer is the inverse of its parser.
@@ -105,7 +105,7 @@ def _seconds_or_number(value: Any) -> float:
     """A number without a unit counts in seconds."""
     amount = parse_amount(value)
     if amount is not None and amount[0] == 0 and amount[1] in ("", *SECONDS):
-        return 0.0  # which fields that need more refuse
+        return 0.0  # fields that need a larger value reject it
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
     return float(value) if is_number else parse_seconds(value)
 
@@ -149,7 +149,7 @@ def parse_cut(value: Any) -> float | str:
     return share
 
 
-@dataclass(frozen=True, eq=False)  # a schema has no hash
+@dataclass(frozen=True, eq=False)  # schemas are not hashable
 class Unit:
     """Marks a type whose values are written in a special way: `Count = Annotated[int, Unit(parse_count, ...)]`.
 
@@ -181,7 +181,7 @@ def one_or_many(kind: str) -> dict[str, Any]:
 
 
 def _listed(value: Any) -> Any:
-    """One value stands for a list of one."""
+    """A single value is read as a list of one element."""
     return [value] if isinstance(value, str | int | float) else value
 
 

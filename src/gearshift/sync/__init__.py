@@ -53,14 +53,13 @@ gradient still waits for its step. The invariants:
    twice.
 3. Steps are numbered without gaps. Every step has at least one part, and no weight is negative.
 4. Late and repeated reports are harmless. A second arrival of a waiting gradient changes nothing. A gradient whose
-   lease has ended gets a `Discard` with `ended_before`, which counts nothing. A worker that joins twice has
-   restarted, so its leases are reissued. A request from a worker that was given up is ignored until it joins again.
-   (A worker may request more work while it holds a lease, so duplicate requests must be filtered earlier: see
-   engine/protocol.)
+   lease has ended gets a `Discard` with `ended_before`, which counts nothing. A worker that joins twice has restarted,
+   so its leases are reissued. A request from a worker that was declared lost is ignored until it joins again. (A worker
+   may request more work while it holds a lease, so duplicate requests must be filtered earlier: see engine/protocol.)
 5. Every discarded gradient has its reason in words, in `Discard` or in its `Part` of a step.
 
-At the end, when the data is exhausted, everything is leased and nothing is in flight (`Work.ending`), whatever waits
-forms a last step, even if it is less than a global batch.
+At the end, when the data is exhausted, everything is leased and nothing is in flight (`Work.ending`), all waiting
+gradients form a last step, even if it is smaller than a global batch.
 
 Token and version; lag and staleness
 ------------------------------------
@@ -100,7 +99,7 @@ and changes no parameter or optimizer state. Work in flight and gradients waitin
 
 A step is `global_batch` examples, however they were split, so it can combine leases of the old and the new size.
 
-`auto` runs beside the coordinator. Its proposal enters as a `SwitchRequested`, like a user's.
+`auto` runs next to the coordinator. Its proposal enters as a `SwitchRequested`, like a user's.
 
 Replicas
 --------

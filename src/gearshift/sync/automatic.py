@@ -141,7 +141,7 @@ class Automatic:
         return self._decide(current) if stepped else None
 
     def new_outcomes(self) -> list[str]:
-        """The outcomes since the last call."""
+        """The measured outcomes of changes since the last call."""
         new, self._reported = self.outcomes[self._reported :], len(self.outcomes)
         return new
 

@@ -22,7 +22,7 @@ from gearshift.sync.work import Flight, Work
 class BackupWorkers:
     global_batch: int
     batch: int
-    backups: Count = setting(1, "How many of the last gradients of a step are not waited for.", at_least=1)
+    backups: Count = setting(1, "Number of last gradients that a step does not wait for.", at_least=1)
     name: ClassVar[str] = "backup_workers"
 
     def __post_init__(self) -> None:

@@ -63,7 +63,7 @@ class Coordinator:
                 else:
                     work.join(worker)
             case WorkRequested(worker):
-                if worker in work.pace.counts:  # a worker that was given up must join again
+                if worker in work.pace.counts:  # a worker that was declared lost must join again
                     work.park(worker)
             case GradientArrived(worker, lease, version=version):
                 yield from self._arrived(worker, lease, version)
@@ -93,7 +93,7 @@ class Coordinator:
         work = self.work
         if not self._holds(worker, lease):
             if lease not in work.waiting:  # a repeated gradient has no effect
-                yield Discard(lease, "its lease had ended before it came", ended_before=True)
+                yield Discard(lease, "its lease had ended before it arrived", ended_before=True)
             return
         late = self.strategy.refuse(work, work.flying[lease])
         if late:

@@ -18,7 +18,7 @@ class Lease:
     number: int  # never reused
     first: int
     count: int
-    attempt: int = 0  # how often the range was issued before
+    attempt: int = 0  # how many times the range was issued before
 
 
 # ---- events ----
@@ -61,7 +61,7 @@ class GradientRefused:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """The worker died, left or was given up. Its leases are reissued."""
+    """The worker died, left or was declared lost. Its leases are reissued."""
 
     worker: int
     reason: str
@@ -90,7 +90,7 @@ class DataExhausted:
 
 @dataclass(frozen=True, slots=True)
 class SwitchRequested:
-    """From here on another strategy decides, with the same work in flight. Its settings contain both batch sizes."""
+    """From now on another strategy decides, with the same work in flight. Its settings contain both batch sizes."""
 
     strategy: str
     settings: dict[str, Any]

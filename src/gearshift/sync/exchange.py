@@ -8,7 +8,7 @@ processed, how it enters the live weights, and when.
     trigger      in the background, continuously or with a pause; every k steps; every T seconds
 
 `sync/replicated.py` defines the strategies that users know in terms of these values. `parameters/replicas` holds the
-tensors and reads these values; nothing here knows a tensor.
+tensors and reads these values; there are no tensors here.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _parse_exchange(value: Any) -> str | dict[str, int | str]:
 
 _EVERY: dict[str, Any] = {"type": ["integer", "string"]}
 Exchange = Annotated[
-    Any,  # of a strategy that was made: what exchange_of gives
+    Any,  # the type in a constructed strategy: the result of exchange_of
     Unit(
         _parse_exchange,
         either(

@@ -80,7 +80,7 @@ def not_a_name(given: object) -> UserError:
     kind = given if isinstance(given, type) else type(given)
     location = f"{kind.__module__}:{kind.__qualname__}" if is_dataclass(kind) else "module:Class"
     return UserError(
-        f'the strategy is {given!r}; write its name, "gba" or "{location}", and settings beside it: '
+        f'the strategy is {given!r}; write its name, "gba" or "{location}", and settings next to it: '
         'Trainer(strategy={"name": "gba", "max_lag": 2}), run.switch("gba", max_lag=2)'
     )
 

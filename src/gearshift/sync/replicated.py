@@ -30,7 +30,9 @@ from gearshift.sync.exchange import (
 from gearshift.sync.strategy import Start, Step, Strategy, earliest, first_parked, whole
 from gearshift.sync.work import Flight, Work
 
-EXCHANGE = Meaning("background, or in the training loop: {every: 5} batches of each worker, {every: 2s}.")
+EXCHANGE = Meaning(
+    "background, or in the training loop, after {every: 5} batches of each worker or {every: 2s}."
+)
 ELASTICITY = Meaning(
     "Share of the distance that an exchange moves a replica (and easgd's centre).", at_least=0, at_most=1
 )
@@ -112,7 +114,8 @@ class Easgd(Replicated):
     elasticity: Number = setting(0.5, ELASTICITY)
     merge: Literal["elastic", "delta"] = setting("elastic", MERGE)
     order: Literal["sequential", "simultaneous"] = setting(
-        "sequential", "Pull a replica towards the centre as it is after, or before, this exchange moved it."
+        "sequential",
+        "Pull a replica towards the centre as it is after (or before) this exchange has moved it.",
     )
     pause: Seconds = setting(0.0, PAUSE)
     workers_per_replica: Count = setting(1, WORKERS_PER_REPLICA)

@@ -1,7 +1,7 @@
-"""The record of work in progress. Strategies read it and none owns it, so another strategy can take over at any time.
+"""The record of work in progress. Strategies read it but do not own it, so another strategy can take over at any time.
 
 It lists the workers that wait for work (parked), the leases being computed (flying), the gradients that have arrived
-but are in no step yet (waiting), and the number of applied steps. `Work` only keeps records and decides nothing. Every
+but are in no step yet (waiting), and the number of applied steps. `Work` only keeps records; it decides nothing. Every
 operation except a switch takes constant time, however many workers there are.
 """
 
@@ -76,7 +76,7 @@ class Pace:
         self._workers_at: Counter[int] = Counter()
 
     def join(self, worker: int) -> None:
-        """A new worker starts at the minimum, so it holds others back no more than the slowest does."""
+        """A new worker starts at the minimum, so it does not hold others back more than the slowest worker does."""
         self.counts[worker] = self.slowest
         self._workers_at[self.slowest] += 1
 
@@ -112,7 +112,7 @@ class Merges:
 
     def __init__(self, at: float = 0.0) -> None:
         self.count = 0
-        self.at = at  # seconds, of the last one or of the switch
+        self.at = at  # time of the last exchange or of the switch, in seconds
         self.under_way = False  # while it is True no worker begins
 
     def begin(self) -> int:
@@ -121,7 +121,7 @@ class Merges:
         return self.count + 1
 
     def end(self, number: int, at: float) -> None:
-        """The meeting of this number has ended. A repeated report, or one of an earlier strategy, changes nothing."""
+        """The meeting with this number has ended. A repeated report, or one of an earlier strategy, changes nothing."""
         if self.under_way and number == self.count + 1:
             self.count, self.at, self.under_way = number, at, False
 
@@ -142,7 +142,7 @@ class Work:
         self.flying_adopted = 0  # flying examples begun under an earlier strategy
         self.flying_for: Counter[int] = Counter()  # other flying examples, by token
         self.waiting_examples = 0
-        self.at = 0.0  # seconds, of the last event
+        self.at = 0.0  # time of the last event, in seconds
         self.merges = Merges()
         self.adopted_before = 0  # leases with lower numbers were begun under an earlier strategy
 

@@ -1,1 +1,1 @@
-"""`gs.Trainer`: settings, and the start of a run on the engine that they name."""
+"""`gs.Trainer`: settings, and the start of a run on the chosen engine."""

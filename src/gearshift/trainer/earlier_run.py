@@ -1,4 +1,4 @@
-"""What a run takes from an earlier one: its last checkpoint, and remarks about columns that it read differently."""
+"""What a run takes from an earlier run: its last checkpoint, and remarks about columns read differently."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from gearshift.parameters.server import RowSettings
 class OptimizerSettings(DensePolicy):
     """How parameters are updated: dense weights by `dense`, embedding rows by `rows`.
 
-    `rows` is an optimizer, such as `gs.RowAdagrad(lr=0.1)`, or `gs.RowSettings(...)` with more about rows.
+    `rows` is an optimizer, such as `gs.RowAdagrad(lr=0.1)`, or `gs.RowSettings(...)` for more row settings.
     """
 
     dense: DenseOptimizer = field(default_factory=Adam)

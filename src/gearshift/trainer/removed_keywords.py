@@ -1,4 +1,4 @@
-"""Keywords that `Trainer` had before its settings were grouped, and where each of them is now."""
+"""Keywords that `Trainer` had before its settings were grouped, and their replacements."""
 
 from __future__ import annotations
 

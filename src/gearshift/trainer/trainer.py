@@ -55,11 +55,11 @@ from gearshift.training.worker import Worker
 if TYPE_CHECKING:
     from gearshift.engine.ray.launched_run import LaunchedRun
 
-BASELINE_SHARE = 0.1  # of the memory for rows
+BASELINE_SHARE = 0.1  # share of the memory for rows
 
 
 class Trainer:
-    """How to train: settings only, so one trainer can start many runs.
+    """The settings of a training; one trainer can start many runs.
 
     `fit` trains to the end; `start` trains in the background, to be watched, switched and stopped.
 
@@ -132,7 +132,7 @@ class Trainer:
     ) -> Result:
         """Trains to the end: `start` and `wait`, with the same arguments.
 
-        Ctrl-C stops the run after its step and saves it; then `KeyboardInterrupt` says how to resume it.
+        Ctrl-C stops the run after its step and saves it; then `KeyboardInterrupt` explains how to resume it.
         """
         run = self.start(
             model,
@@ -182,7 +182,7 @@ class Trainer:
         except BaseException:
             first_weights.written(model)
             raise
-        first_weights.written(model)  # other processes train copies of it
+        first_weights.written(model)  # other processes train copies of the model
         return launched
 
     def _start(self, recipe: ObjectRecipe, saved: Path | None, name: str) -> Run:
@@ -272,7 +272,7 @@ class Trainer:
             raise UserError("early stopping and plateau decay need validation data: give `valid`")
         for dataset, purpose in ((train, "train"), (valid, "validate"), (test, "test")):
             if dataset is not None and not has_examples(dataset):
-                raise UserError(f"there is nothing to {purpose} on: {dataset.describe()} has no examples")
+                raise UserError(f"no examples to {purpose} on: {dataset.describe()} is empty")
 
     def _training(
         self,

@@ -1,6 +1,7 @@
-"""How many workers and shards a run has, and their memory: values alone, so that a config is read without torch.
+"""The number of workers and shards of a run, and their memory: plain values, so that a config can be read without
+torch.
 
-A key of the config's section `cluster` that holds for workers on any engine is declared in `WorkerCounts`.
+Keys of the config's section `cluster` that apply to all engines are declared in `WorkerCounts`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ MOST_SHARDS = 256  # as many as a row store has partitions
 
 @dataclass(frozen=True)
 class WorkerCounts:
-    """How many workers, shards and threads there are."""
+    """The numbers of workers, shards and threads."""
 
-    count: Count = setting(1, "How many workers compute at the same time.", key="workers", at_least=1)
+    count: Count = setting(1, "Number of workers that compute at the same time.", key="workers", at_least=1)
     shards: Count = setting(
         1,
         "Number of shards that rows and dense parameters are divided into.",
@@ -44,7 +45,7 @@ class WorkerSettings(WorkerCounts):
 
     inject: ClusterModel | None = None  # injected slowness, for experiments
     memory: int | None = None  # bytes for the embedding rows of a shard; the others go to disk
-    storage: str | Path | StorageSettings | None = None  # the folder for those; by default below the runs
+    storage: str | Path | StorageSettings | None = None  # the folder for those rows; default: below the runs
 
     def __post_init__(self) -> None:
         if not 1 <= self.shards <= MOST_SHARDS:
@@ -57,5 +58,5 @@ class WorkerSettings(WorkerCounts):
         return self.storage if isinstance(self.storage, StorageSettings) else StorageSettings(self.storage)
 
     def cold_tier(self, runs: str | Path) -> ColdTier | None:
-        """Where rows go that do not fit in `memory`; `runs` is the folder of the runs."""
+        """Where rows that do not fit in `memory` are stored; `runs` is the folder of the runs."""
         return None if self.memory is None else self._storage.tier(self.memory, runs)

@@ -1,6 +1,6 @@
 """The strategy in force, the name and settings that it was requested with, and the number of workers.
 
-They change through a switch, a resize or a restored checkpoint. Knows no data and no engine.
+They change through a switch, a resize or a restored checkpoint. Does not depend on data or engines.
 """
 
 from __future__ import annotations
@@ -93,6 +93,6 @@ class ActiveStrategy:
         self.automatic = None if facts["auto"] is None else self.automatic_for("auto", facts["auto"])
 
     def restore_workers(self, facts: dict[str, int]) -> None:
-        """Restores the number after the last resize, unless the resumed run's config has another number of workers."""
+        """Restores the number of workers after the last resize, unless the resumed run's config sets another number."""
         if facts.get("planned") == self._plan.workers:
             self.workers = facts["now"]

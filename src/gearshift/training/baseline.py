@@ -1,4 +1,4 @@
-"""A simple model that is trained beside the model, on the same examples, for comparison."""
+"""A simple model that is trained next to the main model, on the same examples, for comparison."""
 
 from __future__ import annotations
 

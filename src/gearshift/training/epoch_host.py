@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class EpochHost(ABC):
-    """The host of one training's epochs. Engines subclass it with what they do differently."""
+    """The host of one training's epochs. Engines override what they do differently."""
 
     def __init__(self, training: Training, observer: Observer) -> None:
         self.training, self.observer = training, observer
@@ -53,7 +53,7 @@ class EpochHost(ABC):
         return proceed
 
     def end_epoch(self) -> bool:
-        """Called when all data have been processed. Returns whether another epoch follows."""
+        """Called when all data has been processed. Returns whether another epoch follows."""
         self.training.progress.begin_next_epoch()
         self.training.replicas.begin_without_velocity()
         self._evaluate()
@@ -130,11 +130,11 @@ class EpochHost(ABC):
 
     @abstractmethod
     def _settle(self) -> bool:
-        """Brings the result of the replicas into the learner. False: not possible yet, try after the next step."""
+        """Copies the result of the replicas to the learner. False: not possible yet, try after the next step."""
 
     @abstractmethod
     def _refresh(self) -> None:
-        """Gives the learner the parameters of this step; called before an evaluation."""
+        """Copies the parameters of this step to the learner; called before an evaluation."""
 
     @abstractmethod
     def _switch(self, name: str, strategy: Strategy, reason: str) -> int:

@@ -24,16 +24,16 @@ from gearshift.training.worker import Worker
 
 SAMPLE = 65_536  # examples in the sample
 TIMED_STEPS = 4
-FREE_SHARE = 0.9  # of the memory: the rest is for data and the network
-TIER_SHARE = 0.7  # of the memory, proposed for rows if the others go to disk
+FREE_SHARE = 0.9  # share of the memory for rows: the rest is for data and the network
+TIER_SHARE = 0.7  # proposed share of the memory for rows if other rows go to disk
 
 
 @dataclass(frozen=True)
 class Estimate:
     rows: int
-    row_bytes: int  # of all rows
+    row_bytes: int  # bytes of all rows
     seconds: float
-    memory: int  # bytes that may be used
+    memory: int  # bytes available
     has_disk: bool = False  # rows beyond `memory` go to disk
 
     def text(self, training: Training) -> str:

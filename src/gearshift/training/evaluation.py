@@ -25,7 +25,7 @@ class Evaluation(Scores):
 
     measures: Measures
     tasks: tuple[Measures, ...]
-    grouped_auc: float | None  # of the first task; `grouped` has it for every task, with the number of groups
+    grouped_auc: float | None  # AUC of the first task; `grouped` has all tasks, with the number of groups
     mean_rate: float
     grouped: tuple[Grouped | None, ...] = ()
     names: tuple[str, ...] = ()  # of the tasks

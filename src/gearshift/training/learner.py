@@ -1,6 +1,6 @@
 """A model in training: a worker that computes gradients, and a server that holds and updates the parameters.
 
-Knows how one step is made and what a checkpoint contains; knows no data set, no epoch and no schedule.
+Defines how one step is made and what a checkpoint contains. Does not depend on data sets, epochs or schedules.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class Learner:
         prefix: str = "",
         tier: ColdTier | None = None,
     ) -> None:
-        """`dense` says what is done with the dense gradient; `prefix` starts the names of this learner's files.
+        """`dense` defines how the dense gradient is processed; `prefix` is the prefix of this learner's file names.
 
-        Without a `tier` all rows stay in memory; with several shards each has one like it.
+        Without a `tier` all rows stay in memory; with several shards, each shard gets its own tier.
         """
         self.worker, self.model, self.schema = worker, worker.model, worker.schema
         self.lookahead = None if tier is None else tier.lookahead
@@ -178,7 +178,7 @@ class Learner:
 
     def _check_same(self, checkpoint: Checkpoint, trainable: bool) -> None:
         if self.prefix:
-            return  # a baseline has no settings of its own
+            return  # a baseline has no separate settings
         saved, here = checkpoint.facts["model"]["text"], describe(self.model)
         if saved != here:
             raise UserError(
@@ -235,7 +235,7 @@ class ModelCopy:
             (learner.model, learner.worker.loss)
         )  # together, because the loss may be part of the model
         self.worker = Worker(model, learner.schema, loss=loss, threads=threads)
-        self._threads: int | None = None  # the number given to torch
+        self._threads: int | None = None  # the number of threads set in torch
         self._private_flat = self.worker.dense.flat
         self.buffers = dict(self.worker.model.named_buffers())
         self._pulled = {name: values.clone() for name, values in self.buffers.items()}
@@ -269,7 +269,7 @@ def _widths(stores: list[list[Any]]) -> str:
 
 
 def _shared_columns(ours: tuple[RowPart, ...], theirs: list[list[Any]]) -> list[tuple[slice, slice]]:
-    """(our columns, their columns) of each part that both have; empty unless the embeddings match."""
+    """(our columns, their columns) of each part in both models; empty unless the embeddings match."""
     places, begin = {}, 0
     for name, width in theirs:
         places[name, width] = slice(begin, begin + width)

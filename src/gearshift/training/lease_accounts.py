@@ -14,7 +14,7 @@ from gearshift.training.plan import Plan
 from gearshift.training.progress import Progress, add_to
 
 DAY = 86_400  # seconds
-NOT_FINITE = "not finite"  # why a gradient is refused
+NOT_FINITE = "not finite"  # reason for rejecting a gradient
 
 
 class LeaseAccounts:
@@ -22,8 +22,8 @@ class LeaseAccounts:
 
     def __init__(self, plan: Plan, progress: Progress, train: Dataset, optimizer: DenseOptimizer) -> None:
         self._plan, self._progress, self._train, self._optimizer = plan, progress, train, optimizer
-        self._too_few = 0, ""  # the last step with too few gradients for vr_*: its epoch, and the reason
-        self.plain_warning: str | None = None  # the warning about such steps, once it was given
+        self._too_few = 0, ""  # epoch and reason of the last step with too few gradients for vr_*
+        self.plain_warning: str | None = None  # the warning about such steps, once it has been given
 
     def count(self, leases: Sequence[Ended[BatchMeasures]], step: int) -> Iterator[str]:
         """Counts the leases that ended after `step` and measures each example once; yields messages for the user."""
@@ -94,7 +94,7 @@ class LeaseAccounts:
                 f"{problem}. Check these examples, lower optimizer.dense.lr, or set optimizer.clip_norm=1; "
                 f"train.bad_batches='{{skip: 10}}' skips up to 10 such batches"
             )
-        return f"{problem}: the batch is left out"
+        return f"{problem}: the batch is skipped"
 
 
 def _kind(reason: str) -> str:

@@ -49,14 +49,14 @@ class Plan(RunLength):
     shuffle: bool = False
     schedule: Schedule = field(default_factory=Schedule)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
-    bad_batches: int = 0  # how many may be left out because their loss or gradient is not finite
+    bad_batches: int = 0  # how many batches may be skipped because their loss or gradient is not finite
 
     def __post_init__(self) -> None:
         counts = {"batch": self.global_batch, "epochs": self.epochs, "workers": self.workers}
         check_whole(**counts, bad_batches=self.bad_batches)
         check_positive(**counts)
         if self.bad_batches < 0:
-            raise UserError(f"bad_batches={self.bad_batches}: 0 or more")
+            raise UserError(f"bad_batches={self.bad_batches}: it must be 0 or more")
 
     @property
     def keep_best(self) -> bool:
@@ -68,10 +68,10 @@ class Plan(RunLength):
 def check_whole(**numbers: object) -> None:
     for name, number in numbers.items():
         if not isinstance(number, Integral) or isinstance(number, bool):
-            raise UserError(f"{name}={number!r}: a whole number")
+            raise UserError(f"{name}={number!r}: it must be a whole number")
 
 
 def check_positive(**numbers: int) -> None:
     for name, number in numbers.items():
         if number < 1:
-            raise UserError(f"{name}={number}: at least 1")
+            raise UserError(f"{name}={number}: it must be at least 1")

@@ -1,4 +1,4 @@
-"""Where a training stands: everything that a checkpoint keeps of it besides parameters."""
+"""The progress of a training: everything that a checkpoint stores about it besides parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gearshift.metrics import Measures, Slices
 
 @dataclass
 class Progress:
-    """Where the run stands."""
+    """The progress of a run."""
 
     epoch: int = 0
     position: int = 0  # the first example of this epoch that is not leased yet
@@ -18,23 +18,23 @@ class Progress:
         default_factory=list
     )  # (first, count) of earlier leases that have not ended
     examples: int = 0  # applied or discarded
-    switched: int = 0  # planned switches that were made
+    switched: int = 0  # number of planned switches made
     applied: int = 0  # leases that formed steps
-    discarded: dict[str, int] = field(default_factory=dict)  # leases that did not, by reason
+    discarded: dict[str, int] = field(default_factory=dict)  # discarded leases, by reason
     examples_by_worker: dict[str, int] = field(default_factory=dict)
-    lost_by_worker: dict[str, int] = field(default_factory=dict)  # of these, discarded
+    lost_by_worker: dict[str, int] = field(default_factory=dict)  # of these, the discarded ones
     staleness: dict[str, int] = field(default_factory=dict)  # leases by steps applied since their pull
     lag: dict[str, int] = field(default_factory=dict)  # leases by steps behind schedule
     exchanges: dict[str, dict[str, float]] = field(default_factory=dict)  # counts of each replica
     plain_steps: int = 0  # steps in which a vr_* optimizer had too few gradients to reduce variance
-    seconds: float = 0.0  # of training and of waiting for data, without evaluations and checkpoints
-    loss: float = 0.0  # mean of the last step
-    rate_factor: float = 1.0  # by which plateaus have reduced the learning rates
+    seconds: float = 0.0  # time of training and of waiting for data, without evaluations and checkpoints
+    loss: float = 0.0  # mean loss of the last step
+    rate_factor: float = 1.0  # factor by which plateaus have reduced the learning rates
     best: float | None = None
     best_step: int = 0
     without_gain: int = 0  # evaluations since the best
     evaluations: int = 0
-    evaluated_step: int = -1  # of the last evaluation
+    evaluated_step: int = -1  # step of the last evaluation
     measures: Measures = field(default_factory=Measures)
     days: Slices = field(default_factory=Slices)  # the same, by UTC day (days since 1970)
 

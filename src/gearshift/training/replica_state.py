@@ -16,7 +16,9 @@ class ReplicaState:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self.counts: dict[int, Counts] = {}
-        self.velocity: Tensor | None = None  # of bmuf's global step when replicas were last settled or folded
+        self.velocity: Tensor | None = (
+            None  # velocity of bmuf's global step when replicas were last settled or folded
+        )
 
     def settled(self, velocity: Tensor | None) -> None:
         """Called when the learner holds the result of all replicas, ready to be evaluated and saved."""

@@ -45,7 +45,7 @@ class RequestQueue:
         """Requests this number of workers from the next step on. The global batch does not change."""
         check_whole(workers=workers)
         if not 1 <= workers <= MOST_WORKERS:
-            raise UserError(f"workers={workers}: at least 1, at most {MOST_WORKERS:,} threads")
+            raise UserError(f"workers={workers}: it must be at least 1, at most {MOST_WORKERS:,} threads")
         if self._pacer is not None:
             raise UserError(
                 "the number of workers cannot change in a run with injected slowness (cluster.inject)"

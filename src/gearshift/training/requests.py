@@ -27,7 +27,7 @@ class Switch:
     strategy: str
     before: str
     step: int  # the last step of the old strategy
-    seconds: float  # from the request until the new strategy was in force
+    seconds: float  # time from the request until the new strategy was in force
     adopted: int  # leases in flight or waiting that the new strategy took over
     discarded: int = 0
     reason: str = ""
@@ -37,8 +37,8 @@ class Switch:
 class SwitchRequest:
     """A pending switch. Only the thread that drives the training carries it out."""
 
-    name: str  # by which the strategy is made: `gba`, or `module:Class`
-    settings: dict[str, Any]  # as requested
+    name: str  # the name of the strategy: `gba`, or `module:Class`
+    settings: dict[str, Any]  # the settings as requested
     strategy: Strategy
     automatic: Automatic | None  # proposes further switches if the request was for `auto`
     by: Literal["user", "plan", "auto"]
@@ -51,7 +51,7 @@ class SwitchRequest:
         """The strategy once this is carried out, with the batch size that the workers have at that time."""
         batch = active.strategy.batch
         if "batch" not in self.settings and batch != self.strategy.batch:
-            with suppress(UserError):  # then the strategy as requested is used, which is known to fit
+            with suppress(UserError):  # then the strategy is used as requested, which was checked before
                 return active.make(self.name, {**self.settings, "batch": batch})
         return self.strategy
 

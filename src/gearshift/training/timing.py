@@ -1,6 +1,6 @@
 """How often, and when: steps, seconds of training, shares of the run, days of the log; and how a user writes them.
 
-Pure; knows no clock.
+Pure functions; no clock.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class When:
         return f"day {self.day}" if self.day is not None else f"{self.examples:,} examples"
 
     def after(self, other: When) -> bool:
-        """Whether it comes later; also True if the two have different units and cannot be compared."""
+        """Whether it comes after the other; also True if the two have different units and cannot be compared."""
         pairs = zip(self._amounts(), other._amounts(), strict=True)
         return all(mine is None or theirs is None or mine > theirs for mine, theirs in pairs)
 

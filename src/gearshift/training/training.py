@@ -30,7 +30,7 @@ AnyObserver = TypeVar("AnyObserver", bound=Observer)
 
 
 class Training:
-    """Trains `learner`, and a baseline beside it, on `train` according to `plan`."""
+    """Trains `learner`, and optionally a baseline, on `train` according to `plan`."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ class UnseenIds:
         self._stride = max(1, dataset.estimate() // batch // BATCHES)
         self._split_by = _split_column(
             dataset
-        )  # the data were split by this column, so its values are all new
+        )  # the data was split by this column, so all its values are new
         self._unknown: dict[str, list[float]] = {}
         self._ids: dict[str, list[Ids]] = {}
 

@@ -1,4 +1,4 @@
-"""Evaluations on the validation data during a training: the best one, patience, and plateaus."""
+"""Evaluations on the validation data during a training: the best evaluation, patience, and plateaus."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Validation:
         self._settings, self._progress, self._valid = settings, progress, valid
 
     def is_due(self, step: int) -> bool:
-        """Whether there are validation data, and the model has not been evaluated at this step yet."""
+        """Whether there is validation data, and the model has not been evaluated at this step yet."""
         return self._valid is not None and self._progress.evaluated_step != step
 
     def evaluate(self, learner: Learner, observer: Observer) -> None:
@@ -47,6 +47,6 @@ class Validation:
 
     def _is_better(self, value: float) -> bool:
         best = self._progress.best
-        if best is None or math.isnan(best) or math.isnan(value):  # undefined: the newest is as good as any
+        if best is None or math.isnan(best) or math.isnan(value):  # undefined: the newest counts as the best
             return True
         return value < best if self._settings.best == "logloss" else value > best

@@ -24,7 +24,7 @@ from gearshift.models.losses import Loss, binary_cross_entropy, summed
 from gearshift.parameters.dense import DenseParameters
 from gearshift.parameters.push import Push, RowPush
 
-EPOCH_STRIDE = 1_000_003  # between the random streams of two epochs
+EPOCH_STRIDE = 1_000_003  # distance between the random streams of two epochs
 
 
 def stream_of(epoch: int, first: int) -> int:
@@ -36,7 +36,7 @@ def compute_lease(worker: Worker, indexed: IndexedBatch, rows: tuple[Floats, ...
     """The gradient of one lease, on the dense parameters that `worker` holds and the rows that were pulled.
 
     Every engine computes a lease here, so that the same lease on the same parameters gives the same push everywhere.
-    `seed` decides what dropout drops. Raises `NotFinitePush` if the loss or a gradient is not finite.
+    `seed` determines the dropout masks. Raises `NotFinitePush` if the loss or a gradient is not finite.
     """
     seed_dropout(worker.model, seed)
     push = worker.compute(indexed, rows)
@@ -148,7 +148,7 @@ class Worker:
         sums_UW = self.buffers.floats(f"{i} sums", len(index.unique_U), sum(widths))
         begin, finite = 0, True
         for leaf, width in zip(parts, widths, strict=True):
-            if leaf.grad is None:  # the model left this part out of its graph
+            if leaf.grad is None:  # the model did not use this part
                 sums_UW[:, begin : begin + width] = 0.0
             else:
                 grads_NP = leaf.grad.reshape(-1, width).contiguous().numpy()

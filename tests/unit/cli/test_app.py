@@ -57,7 +57,7 @@ def test_help_shows_the_commands_that_exist(capsys: pytest.CaptureFixture[str]) 
         "Options:",
         "Everyday:",
         "On a run (RUN = folder, beginning of its name, or last):",
-        "Lab:",
+        "Tools and experiments:",
     ]
 
 

@@ -227,7 +227,7 @@ def test_evaluate_shows_the_weighted_rate_the_grouped_auc_and_every_task(gearshi
         counted, groups = entry["grouped_auc_groups"]
         assert block[3] == (
             f"gAUC: mean of the AUCs within each `user`, weighted by its examples; {counted} of {groups} have both "
-            "clicks and non-clicks and count."
+            "clicks and non-clicks and are counted."
         )
         rows = entry["calibration_table"]
         assert block[5] == "Calibration by decile of predicted probability"
@@ -449,7 +449,7 @@ def test_init_names_its_output_where_the_disk_refuses_it(gearshift: Shell, tmp_p
 
 
 def test_a_time_that_is_none_is_refused(gearshift: Shell) -> None:
-    sentence = "later.csv line 2: time `price` is '{}', which is no time (the numbers looked at lie between"
+    sentence = "later.csv line 2: time `price` is '{}', which is not a time (the sampled numbers lie between"
     first = Path("later.csv").read_text().splitlines()[1].split(",")[4]
     for command in (
         ("init", "later.csv", "--time", "price", "--force"),

@@ -37,7 +37,7 @@ def test_a_very_slow_worker_loses_its_data_and_the_user_is_told(shell: Shell) ->
     assert table(out)["gba"][-4:] == ["too", "late", "1.4", "%"]
     (sentence,) = [line for line in out.splitlines() if line.startswith("gba: ")]
     assert sentence.startswith(
-        "gba: worker 3 loses 100 % of the examples computed there, because they come too late;"
+        "gba: worker 3 loses 100 % of the examples computed there, because the gradients arrive too late;"
     )
     assert sentence.endswith("Raise max_lag, or give slow workers smaller batches.")
 

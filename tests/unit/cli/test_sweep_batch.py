@@ -295,12 +295,12 @@ def test_an_interrupt_leaves_what_is_done(
         ("--optimizers adam:beta9=1", "unknown key `beta9` in optimizer"),
         ("--seeds 0", "seeds is 0; it must be at least 1"),
         ("--tune-share 10x", "--tune-share is `10x`: expected a share, such as 10% or 0.1"),
-        ("--tune-share 0", "the share to search rates on is 0"),
+        ("--tune-share 0", "tune_share is 0"),
         ("--tolerance -1", "the tolerance is -1"),
         ("--optimizers vr_adam train.global_batch=100", "does not divide among 1 worker x micro_batches 8"),
         (
             "--optimizers vr_adam train.micro_batches=4",
-            "vr_adam would reduce nothing at global batch 128: its min_gradients is 8, but a step of sync has 4",
+            "vr_adam would have no effect at global batch 128: its min_gradients is 8, but a step of sync has 4",
         ),
         ("--optimizers vr_adam strategy=async", "but a step of async has 1"),
         (

@@ -189,7 +189,7 @@ def test_rows_beyond_the_memory_go_to_the_storage_folder(tmp_path: Path) -> None
 
 def test_validation_before_training_ends_is_told(tmp_path: Path) -> None:
     valid = write_log(tmp_path / "valid.csv", 100, first=50)
-    with pytest.raises(UserError, match="would leak the future"):
+    with pytest.raises(UserError, match="future data would leak"):
         build(configured(tmp_path, f", valid: {valid}"))
     build(configured(tmp_path, f", valid: {valid}, allow_overlap: true"))
 

@@ -48,7 +48,7 @@ def test_words(parse: Callable[[str], object], text: str, meant: object) -> None
         (parse_slow, "3=infx", "a factor is more than 0"),
         (parse_slow, "5-3=2x", "`5-3` names no worker; the smaller number comes first"),
         (parse_slow, "0-99999999999=2x", "worker numbers `0-99999999999` are too large"),
-        (parse_slow, "3=5x@2min-60s", "slow `3=5x@2min-60s`: it ends before it begins"),
+        (parse_slow, "3=5x@2min-60s", "slow `3=5x@2min-60s`: the end is before the start"),
         (parse_slow, "3=5x@soon", "slow `3=5x@soon`: expected a duration, such as 30s"),
         (parse_lognormal, "much", "lognormal `much`: expected a number"),
         (parse_lognormal, "30", "sigma lies between 0 and 3"),

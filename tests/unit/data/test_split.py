@@ -146,7 +146,7 @@ def test_a_split_by_hash_may_overlap_in_time(log: Path) -> None:
     check_parts(train, valid, None)
     early, late = read(log, SCHEMA).split(time="2026-11-05")
     check_parts(early, late, None)
-    with pytest.raises(UserError, match="would leak the future"):
+    with pytest.raises(UserError, match="future data would leak"):
         check_parts(late, early, None)
 
 

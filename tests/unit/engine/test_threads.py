@@ -322,7 +322,7 @@ def test_a_refused_request_leaves_auto_as_it_was(tmp_path: Path) -> None:
     for refused, sentence in (
         ({"strategy": "gbaa"}, "unknown strategy"),
         ({"strategy": "gba", "global_batch": 64}, "a switch keeps the global batch, 80, and with it"),
-        ({"strategy": {"name": "gba"}}, 'write its name, "gba" or "module:Class", and settings beside it'),
+        ({"strategy": {"name": "gba"}}, 'write its name, "gba" or "module:Class", and settings next to it'),
     ):
         with pytest.raises(UserError, match=sentence):
             run.switch(**refused)
@@ -467,9 +467,9 @@ def test_a_resize_divides_the_cpu_threads_anew(tmp_path: Path) -> None:
 def test_resize_refuses_what_cannot_be(tmp_path: Path) -> None:
     run = trainer(tmp_path, workers=2, global_batch=60).start(model(), data(60_000))
     run.resize(3)
-    with pytest.raises(UserError, match="workers=0: at least 1"):
+    with pytest.raises(UserError, match="workers=0: it must be at least 1"):
         run.resize(0)
-    with pytest.raises(UserError, match=r"^workers=2.5: a whole number$"):
+    with pytest.raises(UserError, match=r"^workers=2.5: it must be a whole number$"):
         run.resize(2.5)
     with pytest.raises(UserError, match="global_batch 60 does not divide among 7 workers"):
         run.resize(7)
@@ -542,7 +542,7 @@ def test_a_batch_without_a_finite_gradient_is_left_out_or_ends_the_run(tmp_path:
     report = run.wait(60).report
     assert report["discarded_by_reason"] == {"not finite": 2}
     assert report["examples"] == 2000 and report["progressive"]["examples"] == 1960
-    assert sum(message.endswith(": the batch is left out") for message in run.messages) == 2
+    assert sum(message.endswith(": the batch is skipped") for message in run.messages) == 2
     assert all(np.isfinite(values).all() for values in weights(run))
     assert all(values.isfinite().all() for values in run.training.learner.model.buffers())
     with pytest.raises(UserError, match="became NaN"):
@@ -610,8 +610,8 @@ class Faulty(GlobalBatch):
     [
         ("raises", "Faulty failed: KeyError: 'oops'"),
         ("empty", "Faulty failed: ValueError: a step needs at least one gradient"),
-        ("nobody", "lets nobody begin"),
-        ("still", "lets nobody begin"),
+        ("nobody", "lets no worker begin"),
+        ("still", "lets no worker begin"),
     ],
 )
 def test_a_fault_in_a_strategy_of_ones_own_is_told_as_such(

@@ -47,7 +47,7 @@ def test_too_good() -> None:
     warnings = warnings_of(Scored("valid", measures(4.0)))
     assert len(warnings) == 1
     assert warnings[0].startswith("valid: an AUC of 0.99")
-    assert "Leave out what is only known after the click" in warnings[0]
+    assert "Remove columns that are only known after the click" in warnings[0]
 
 
 def test_worse_than_a_constant() -> None:

@@ -80,7 +80,7 @@ def test_weights_multiply_the_loss_of_each_example(tmp_path: Path) -> None:
     [
         ("bce", r"loss=...\) is 'bce': pass a function of logits and labels"),
         (nn.BCEWithLogitsLoss, r"is the class BCEWithLogitsLoss: pass an instance, BCEWithLogitsLoss\(\)"),
-        (nn.BCELoss(), r"takes probabilities, and models return logits: use nn\.BCEWithLogitsLoss\(\)"),
+        (nn.BCELoss(), r"takes probabilities, but models return logits: use nn\.BCEWithLogitsLoss\(\)"),
         (nn.CrossEntropyLoss(), "compares classes"),
         (
             lambda logits, labels: logits - labels.squeeze(1),

@@ -237,7 +237,7 @@ def test_nothing_is_left_at_the_end(tmp_path: Path, fake: Fake, monkeypatch: pyt
     folder = run_folder.create("runs", "shop")
     control_server.serve(folder, fake)()
     assert not list(folder.glob("control.*"))
-    with pytest.raises(UserError, match=r"takes no requests: it is starting or shutting down"):
+    with pytest.raises(UserError, match=r"accepts no requests: it is starting or shutting down"):
         control.ask(folder, "stop")
     run_folder.finish(folder, "done")
     with pytest.raises(
@@ -255,7 +255,7 @@ def test_what_a_killed_run_left_is_replaced(
     old.bind(str(folder / control.SOCKET))
     old.close()  # the file stays, nobody listens
     (folder / control.KEY).write_text("old")
-    with pytest.raises(UserError, match="takes no requests"):
+    with pytest.raises(UserError, match="accepts no requests"):
         control.ask(folder, "status")
     close = control_server.serve(folder, fake)
     assert control.ask(folder, "status")["step"] == 812

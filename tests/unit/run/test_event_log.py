@@ -107,7 +107,7 @@ def test_a_full_file_is_followed_by_the_next(tmp_path: Path) -> None:
     assert names[:3] == ["events-000.jsonl", "events-001.jsonl", "events-002.jsonl"]
     assert all(path.stat().st_size < 600 for path in event_log.files(tmp_path))
     assert len(messages(tmp_path)) == 1 + 5 * len(EVERYTHING)
-    with pytest.raises(UserError, match=r"events-001.jsonl continues events-000.jsonl, which is not here"):
+    with pytest.raises(UserError, match=r"events-001.jsonl continues events-000.jsonl, which is missing"):
         list(event_log.read(event_log.files(tmp_path)[1:]))
 
 

@@ -219,7 +219,7 @@ def test_the_config_says_what_made_it(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
-    with pytest.raises(UserError, match=r"cannot make a run folder in .*/runs/: .*; set checkpoint\.path"):
+    with pytest.raises(UserError, match=r"cannot create a run folder in .*/runs/: .*; set checkpoint\.path"):
         run_folder.create(tmp_path / "runs", "a")
 
 

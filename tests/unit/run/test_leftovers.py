@@ -76,8 +76,8 @@ def test_what_a_dead_run_left_goes_and_what_others_have_stays(
     assert said.count("would remove") == 5 and sockets.exists() and (folder / control.KEY).exists()
     assert cli.run(["clean"]) == 0
     said = capsys.readouterr().out
-    assert f"removed {sockets}   (temporary folder of run {folder.name}, which is over)" in said
-    assert "half written: .step-" in said and "socket of a dead run" in said
+    assert f"removed {sockets}   (temporary folder of run {folder.name}, which has ended)" in said
+    assert "partially written: .step-" in said and "socket of a dead run" in said
     assert not sockets.exists() and not (folder / control.KEY).exists()
     assert [path.name for path in checkpoints.iterdir()] == ["step-5"]
     assert not (place / "gs-12345678").exists()

@@ -159,7 +159,9 @@ def test_a_dead_owner_here_is_replaced_at_once_unless_its_session_lives_on(
     assert record.state == "recovering" and not record.standing.answers
     assert f"its owner, process {process.pid}, died" in record.standing.what
     assert record.standing.since is not None
-    with pytest.raises(UserError, match=r"is recovering: .* it is being restarted; wait for it"):
+    with pytest.raises(
+        UserError, match=r"is recovering: .* is being restarted by other processes of the run; wait"
+    ):
         run_folder.claim(folder)
     restarted = ownership.claim(folder, session=owner.session)
     assert (restarted.fence, restarted.session) == (2, owner.session)

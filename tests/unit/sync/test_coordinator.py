@@ -75,7 +75,7 @@ class TestWhatIsToldTwice:
     def test_a_gradient_of_an_ended_lease_is_dropped_and_not_counted_again(self):
         it = world("async", 1)
         it.arrive(0, 0)
-        assert it.arrive(0, 0) == [Discard(0, "its lease had ended before it came", ended_before=True)]
+        assert it.arrive(0, 0) == [Discard(0, "its lease had ended before it arrived", ended_before=True)]
 
     def test_a_refused_gradient_of_an_ended_lease_is_nothing(self):
         it = world("async", 1)

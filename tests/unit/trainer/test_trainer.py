@@ -416,13 +416,13 @@ def test_an_error_in_the_run_reaches_wait_and_the_folder(tmp_path: Path) -> None
     [
         (
             {"strategy": Async},
-            r'write its name, "gba" or "gearshift\.sync\.asynchronous:Async", and settings beside',
+            r'write its name, "gba" or "gearshift\.sync\.asynchronous:Async", and settings next to it',
         ),
         ({"strategy": Async(80, 20)}, r"the strategy is Async\(global_batch=80, batch=20\); write its name"),
         ({"strategy": None}, "the strategy is None; write its name"),
-        ({"workers": "4"}, "^workers='4': a whole number$"),
-        ({"workers": 2.5}, r"^workers=2\.5: a whole number$"),
-        ({"epochs": True}, "^epochs=True: a whole number$"),
+        ({"workers": "4"}, "^workers='4': it must be a whole number$"),
+        ({"workers": 2.5}, r"^workers=2\.5: it must be a whole number$"),
+        ({"epochs": True}, "^epochs=True: it must be a whole number$"),
     ],
 )
 def test_what_a_trainer_cannot_take_is_one_sentence(settings: dict[str, object], sentence: str) -> None:
@@ -465,10 +465,10 @@ def test_a_batch_rule_moves_the_rates_from_the_batch_they_were_tuned_for() -> No
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"batch_rule": "linear"}, "give it, such as base_batch=1024"),
+        ({"batch_rule": "linear"}, "set it, such as base_batch=1024"),
         ({"batch_rule": "liner", "base_batch": 10}, "Did you mean `linear`"),
-        ({"base_batch": 0}, "base_batch=0: at least 1"),
-        ({"base_batch": 3}, "base_batch=3 changes nothing without a rule"),
+        ({"base_batch": 0}, "base_batch=0: it must be at least 1"),
+        ({"base_batch": 3}, "base_batch=3 has no effect without a rule"),
         ({"optimizer": "adam"}, 'optimizer=...\\) is "adam", not a rule'),
         ({"optimizer": torch.optim.SGD([torch.ones(1)], 0.1)}, "is a SGD, not a rule"),
         ({"row_clip": "cowclip"}, "write clip=gs.CowClip"),
@@ -476,7 +476,7 @@ def test_a_batch_rule_moves_the_rates_from_the_batch_they_were_tuned_for() -> No
         ({"row_trust": "row_wise"}, 'trust="row_wise" applies the trust of a vr_\\* rule to rows'),
         ({"embedding_reduce": "average"}, "unknown row reduce `average`"),
         ({"row_clip": CowClip(), "embedding_reduce": "sum"}, "clip needs the mean gradient of a row"),
-        ({"micro_batches": 0}, "micro_batches=0: at least 1"),
+        ({"micro_batches": 0}, "micro_batches=0: it must be at least 1"),
         ({"micro_batches": 8, "batch": 10}, "both set the size of a worker's batches"),
     ],
 )

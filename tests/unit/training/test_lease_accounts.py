@@ -70,7 +70,7 @@ def test_a_batch_that_is_not_finite_is_reported_with_its_lines_and_one_too_many_
     books, progress = accounts(bad_batches=1)
     bad = ended(0, 5, reason="not finite: the loss is nan", measured=False)
     (sentence,) = books.count([bad], step=3)
-    assert sentence == "the loss is nan at step 4 (examples 0-4): the batch is left out"
+    assert sentence == "the loss is nan at step 4 (examples 0-4): the batch is skipped"
     assert progress.discarded == {"not finite": 1}
     with pytest.raises(NotFinite, match=r"the loss is nan at step 5 .* lower optimizer\.dense\.lr"):
         list(books.count([bad], step=4))

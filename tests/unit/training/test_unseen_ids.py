@@ -97,11 +97,12 @@ def test_the_command_line_says_each_warning_once(
     assert command(["train", "log.yaml", "--json", "report.json"]) == 0
     said = capsys.readouterr().out
     assert (
-        said.count("valid: an AUC of 1.0000 is too good for clicks: a feature probably knows the label") == 1
+        said.count("valid: an AUC of 1.0000 is too good for clicks: a feature probably reveals the label")
+        == 1
     )
     assert len(json.loads(Path("report.json").read_text())["warnings"]) == 1
     assert command(["evaluate", "last", "log.csv", "--json", "figures.json"]) == 0
-    assert "Warning: these data: an AUC of 1.0000 is too good" in capsys.readouterr().out
+    assert "Warning: this data: an AUC of 1.0000 is too good" in capsys.readouterr().out
     assert "too good" in json.loads(Path("figures.json").read_text())[0]["warnings"][0]
 
 

@@ -120,7 +120,7 @@ def _why_no_number(profile: Profile) -> str | None:
 
 
 def _why_unread(profile: Profile, words: set[str]) -> str | None:
-    """180'700, (8.47): numbers in a notation for people, among readable ones."""
+    """180'700, (8.47): numbers formatted for human readers, among machine-readable ones."""
     forms = {
         value: form
         for value in words
@@ -198,7 +198,7 @@ def _weight(profile: Profile) -> ColumnGuess | None:
 def _nested(profile: Profile) -> ColumnGuess | None:
     if profile.nesting in (None, "lists"):
         return None
-    return ignored(profile, f"holds {profile.nesting}, which no feature reads")
+    return ignored(profile, f"holds {profile.nesting}, which no feature type supports")
 
 
 def _list_column(profile: Profile) -> ColumnGuess | None:
@@ -274,7 +274,7 @@ def _separated(profile: Profile) -> ColumnGuess | None:
         return ColumnGuess(
             profile.name,
             f"sequence, separator {parts.separator!r}",
-            f"{why}, named like a history",
+            f"{why}, and the name suggests a history",
             "feature",
             sequence,
         )
@@ -307,7 +307,7 @@ def _unique(profile: Profile) -> ColumnGuess | None:
         counts_up = profile.is_whole and bool((np.abs(steps) == 1).all())
         if not counts_up and not (profile.is_whole and ID_NAME.search(profile.name)):
             return None
-        return ignored(profile, "numbers the lines" if counts_up else "one value per example")
+        return ignored(profile, "a line number" if counts_up else "one value per example")
     unread = _why_unread(profile, {value for value in profile.values if not is_number(value)})
     return ignored(profile, "one value per example" + (f"; {unread}" if unread else ""))
 
@@ -387,7 +387,7 @@ def without_nearly_unique(guesses: list[ColumnGuess], profiles: list[Profile]) -
         if not isinstance(guess.feature, Categorical) or not rare or is_id:
             return guess
         reason = guess.why.partition("; ")[2]
-        why = f"{profile.distinct:,} distinct in {present:,} examples: hardly any recurs"
+        why = f"{profile.distinct:,} distinct in {present:,} examples: few of them recur"
         return ignored(profile, f"{why}; {reason}" if reason else why)
 
     return [checked(guess, profile) for guess, profile in zip(guesses, profiles, strict=True)]

@@ -109,9 +109,9 @@ def _alternatives(chosen: Profile, profiles: list[Profile]) -> tuple[str, ...]:
     shown = ", ".join(f"`{p.name}`" for p in others[:SHOWN_COLUMNS])
     more = f" and {len(others) - SHOWN_COLUMNS} more" if len(others) > SHOWN_COLUMNS else ""
     are = f"{shown}{more} {'is' if len(others) == 1 else 'are'}"
-    why = "by its name" if named else "by its place alone"
+    why = "by its name" if named else "by its position alone"
     return (
-        f"`{chosen.name}` is taken as the label {why}, but {are} 0/1 too; to choose another one: "
+        f"`{chosen.name}` is used as the label {why}, but {are} 0/1 too; to choose another one: "
         f'--label {others[0].name} (in Python: label="{others[0].name}")',
     )
 
@@ -143,11 +143,11 @@ def _with_rule(profile: Profile, rule: GuessedRule, where: str) -> FoundLabel:
     label = Label(profile.name, rule.positive)
     share = _share_of_clicks(profile, label, where)
     written = rule_text(rule.positive)
-    why = f"{rule.reason}: {written} is taken as a click ({_percent(share)})"
+    why = f"{rule.reason}: {written} counts as a click ({_percent(share)})"
     warnings = _missing(profile)
     if rule.guessed:
         warnings += (
-            f"{profile.name} has {profile.distinct:,} values ({shown_values(profile)}): {written} is taken as a click; "
+            f"{profile.name} has {profile.distinct:,} values ({shown_values(profile)}): {written} counts as a click; "
             f"another rule: --label {profile.name} --positive RULE, such as '>= 2' or '[click, buy]' "
             "(in Python: positive=)",
         )
@@ -258,12 +258,10 @@ def _joined_label(profile: Profile, remark: str) -> FoundLabel:
     value = profile.values[0].strip()
     share = _percent(1 - profile.missing_share)
     positive = None if _is_one(value) else literal(value)
-    why = (
-        f"{value} or missing, {share} {value}: missing is taken as no click, as a LEFT JOIN leaves it{remark}"
-    )
+    why = f"{value} or missing, {share} {value}: missing counts as no click, as after a LEFT JOIN{remark}"
     warning = (
-        f"{profile.name} is {value} or missing ({profile.missing:,} of {profile.examples:,} examples): missing is "
-        "taken as no click, as a LEFT JOIN leaves it; if it means something else, take `missing: no_click` out of the "
+        f"{profile.name} is {value} or missing ({profile.missing:,} of {profile.examples:,} examples): missing "
+        "counts as no click, as after a LEFT JOIN; if it means something else, remove `missing: no_click` from the "
         "config"
     )
     return FoundLabel(Label(profile.name, positive, missing="no_click"), why, (warning,))
@@ -276,7 +274,7 @@ def _zero_one_label(profile: Profile, remark: str) -> FoundLabel:
     # -1 is not a label by itself: next to 0 and 1 it usually means "unknown".
     pair = {value.strip().lower() for value in profile.values[:2]}
     label = Label(profile.name, positive="1" if pair in MINUS_ONE else None)
-    rule = "; 1 is taken as the click" if label.positive is not None else ""
+    rule = "; 1 counts as the click" if label.positive is not None else ""
     if _is_almost_zero_one(profile):
         slip = f"{profile.name} is {_but_for(profile)}: fix the data, or allow some: data.bad_lines={{skip: 1000}}"
         one = next(value for value in profile.values[:2] if _is_one(value))
@@ -299,13 +297,13 @@ def _word_label(profile: Profile, remark: str) -> FoundLabel:
             f"label `{profile.name}` holds text that is not UTF-8; convert the file first: {ICONV}"
         )
     reason = "by the word" if by_word else "the rarer value"
-    why = f"{positive.strip()!r} ({_percent(share)}, {reason}) is taken as the click{remark}"
+    why = f"{positive.strip()!r} ({_percent(share)}, {reason}) counts as the click{remark}"
     warnings = _missing(profile) + _only_one_value(profile)
     if by_word is None and profile.distinct > 1:
         other = profile.values[0].strip()
         warnings += (
             f"{profile.name} is {positive.strip()!r} or {other!r}, and neither clearly means a click: "
-            f"{positive.strip()!r}, the rarer one, is taken as the click; to choose the other one: "
+            f"{positive.strip()!r}, the rarer one, counts as the click; to choose the other one: "
             f"--label {profile.name} --positive {shell_word(other)} (in Python: positive={other!r})",
         )
     elif by_word is not None and profile.distinct == 2:
@@ -323,13 +321,13 @@ def _opposite(profile: Profile, positive: str, sure: bool = False) -> tuple[str,
     elif (
         not sure and count > total / 2 + 1.5 * total**0.5
     ):  # three standard errors; a balanced sample has about half
-        why = f"{profile.name} is {positive.strip()} in {_percent(count / total)} of the examples looked at"
+        why = f"{profile.name} is {positive.strip()} in {_percent(count / total)} of the sampled examples"
     else:
         return ()
     word = other.strip()
     option = f"--positive={word}" if word.startswith("-") else f"--positive {shell_word(word)}"
     return (
-        f"{why}, and {positive.strip()} is taken as the click; if {word} means the click: "
+        f"{why}, and {positive.strip()} counts as the click; if {word} means the click: "
         f'--label {profile.name} {option} (in Python: label="{profile.name}", positive="{word}")',
     )
 
@@ -340,8 +338,8 @@ def _missing(profile: Profile) -> tuple[str, ...]:
         return ()
     place, _ = profile.first_other(profile.values)
     return (
-        f"{profile.name} is missing in {profile.missing:,} of {profile.examples:,} examples looked at, first in "
-        f"{place.unit} {place.number:,}, which ends the training: if such examples were not clicked, add "
+        f"{profile.name} is missing in {profile.missing:,} of {profile.examples:,} sampled examples, first in "
+        f"{place.unit} {place.number:,}, which stops the training: if such examples were not clicked, add "
         "`missing: no_click` to the label in the config; if not, fix the data, or allow some: "
         "data.bad_lines={skip: 1000}",
     )
@@ -351,7 +349,7 @@ def _only_one_value(profile: Profile) -> tuple[str, ...]:
     if profile.distinct > 1:
         return ()
     return (
-        f"{profile.name} is {profile.values[0]!r} in all {profile.examples:,} examples looked at: "
+        f"{profile.name} is {profile.values[0]!r} in all {profile.examples:,} sampled examples: "
         "a model learns nothing from one label value",
     )
 

@@ -1,8 +1,8 @@
 """Detects columns that reveal the label: known only after the click, or a copy of it.
 
-Each column is scored by how well it alone separates clicks from the rest (its AUC on the sample): by being missing,
-by its most frequent value, by its number, or by the click rate of each value. From LEAK on the column is left out;
-from SUSPICIOUS on the user gets a warning. A column that only some clicks set (a conversion) has a low AUC, but is
+Each column is scored by how well it alone separates clicks from the rest (its AUC on the sample): by being missing, by
+its most frequent value, by its number, or by the click rate of each value. At LEAK or above the column is left out; at
+SUSPICIOUS or above the user gets a warning. A column that only some clicks set (a conversion) has a low AUC, but is
 detected too: wherever it is set, the label is 1.
 """
 
@@ -50,28 +50,26 @@ def find_leak(profile: Profile, clicked: Mask) -> Leak | None:
         return None
     for words, score in _scores(profile, clicked):
         if score >= LEAK:
-            return Leak(True, f"{words}: it would give the label away")
+            return Leak(True, f"{words}: it would reveal the label")
         if score >= SUSPICIOUS:
             return Leak(False, f"{words}: is it known before the click?")
     return _set_by_clicks(profile, clicked)
 
 
 def _set_by_clicks(profile: Profile, clicked: Mask) -> Leak | None:
-    """A leak by a column that only clicks set, though not every click. If only one value does so, it is a warning."""
+    """A column that is set only for clicks, though not for all. If only one value has this property: a warning."""
     ids = np.empty(profile.examples, np.int64)
     raw.write_ids(profile.column, 0, ids)
     present = ids != MISSING
     if profile.distinct == 0 or not present.any():
         return None
     if profile.missing and _only_clicks(clicked, present):
-        return Leak(True, f"has a value {_in_clicks(present)}: it would give the label away")
+        return Leak(True, f"has a value {_in_clicks(present)}: it would reveal the label")
     values, index = np.unique(ids, return_inverse=True)
     common = np.where(values == MISSING, 0, np.bincount(index)).argmax()
     rest = present & (index != common)
     if _only_clicks(clicked, rest):
-        return Leak(
-            True, f"is not {profile.values[0][:20]!r} {_in_clicks(rest)}: it would give the label away"
-        )
+        return Leak(True, f"is not {profile.values[0][:20]!r} {_in_clicks(rest)}: it would reveal the label")
     if profile.distinct > MOST_VALUES:
         return None
     for i in range(len(values)):

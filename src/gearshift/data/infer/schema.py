@@ -1,8 +1,8 @@
 """Infers the schema of a log, with a reason for each column, for `gearshift init`.
 
 It reads the first 100,000 examples. First it finds the label, then the time, then the kind of each other column, and
-last what only a comparison of columns shows: leaks, shared embeddings, the group. A guess is a proposal: the user
-reads the reasons and corrects errors.
+finally what only a comparison of columns shows: leaks, shared embeddings, the group. A guess is a proposal: the user
+checks the reasons and corrects errors.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _unreadable_words(unreadable: list[BadLine]) -> str:
     lost = lines_lost(unreadable)
     lines = "1 line" if lost == 1 else f"{lost:,} lines"
     return (
-        f"{lines} of the sample cannot be read and would end the training; the first is {unreadable[0]}. "
+        f"{lines} of the sample cannot be read and would stop the training; the first is {unreadable[0]}. "
         "Fix the data, or allow some: data.bad_lines={skip: 1000}"
     )
 
@@ -206,7 +206,7 @@ def _guess_all(
         elif found_time is not None and profile.name == found_time.column:
             guesses.append(ColumnGuess(profile.name, "time", found_time.why, "time"))
         elif found_time is not None and is_time(profile):
-            why = f"another time; {found_time.column} is the time of the example, and tomorrow's values are all new"
+            why = f"a second time; {found_time.column} is the time of the example, and all future values would be new"
             guesses.append(ignored(profile, why))
         else:
             guesses.append(guess_column(profile))
@@ -307,7 +307,7 @@ def _csv_format(raw: RawSource, stated: CsvFormat) -> CsvFormat:
 
 def _sample_words(raw: RawSource, examples: int, unreadable: int) -> str:
     total = raw.estimate()
-    words = f"{examples:,} examples" + (f" looked at, of about {total:,}" if total > 1.05 * examples else "")
+    words = f"{examples:,} examples" + (f" sampled of about {total:,}" if total > 1.05 * examples else "")
     if isinstance(raw, TextSource) and isinstance(raw.layout, TextLayout):
         words += ", header found" if raw.layout.header else ", no header"
         words += f", delimiter {raw.layout.delimiter!r}"

@@ -74,7 +74,7 @@ def find_time(
     scored = [(score, p) for p in profiles if p.name != label and (score := _score(p)) > 0]
     if not scored:
         return _time_of_folders(folders)
-    # The date of a folder is always ascending. A clock in the file is finer, in whatever order.
+    # The date of a folder is always ascending. A time in the file is more precise, even if it is not ascending.
     best = max(scored, key=lambda pair: pair[0] - FOLDER_MALUS * (pair[1].name in folders))[1]
     times = best.read_times(FEW_WITHOUT_TIME)
     assert times is not None
@@ -125,7 +125,7 @@ def _found_time(profile: Profile, times: SampleTimes) -> FoundTime:
     if times.without:
         why += f"; {len(times.without):,} without a time"
         fix = "fix the data, or allow some: data.bad_lines={skip: 1000}"
-        warnings.append(f"{_without(profile, times)}, which ends a training: {fix}")
+        warnings.append(f"{_without(profile, times)}, which stops the training: {fix}")
     if times.odd:
         why += f"; {len(times.odd):,} before 1990 or after 2100"
         warnings.append(
@@ -134,7 +134,7 @@ def _found_time(profile: Profile, times: SampleTimes) -> FoundTime:
         )
     if _is_ambiguous(profile):
         warnings.append(
-            f"{profile.name} is read as day.month.year, but no value looked at, such as {profile.values[0][:20]!r}, "
+            f"{profile.name} is read as day.month.year, but no sampled value, such as {profile.values[0][:20]!r}, "
             "has a day after the 12th: if the month comes first, convert it to ISO (2026-11-30 10:00)"
         )
     return FoundTime(profile.name, why, tuple(warnings))
@@ -187,12 +187,12 @@ def _what_unread(profile: Profile, no_other: bool) -> str | None:
 
 
 def _without(profile: Profile, times: SampleTimes) -> str:
-    """ts has no time in 3 of 4,000 examples looked at, first '0000-00-00' in line 7"""
+    """ts has no time in 3 of 4,000 sampled examples, first '0000-00-00' in line 7"""
     return f"{profile.name} has no time in {_first(profile, times.without)}"
 
 
 def _odd(profile: Profile, times: SampleTimes) -> str:
-    """ts is before 1990 or after 2100 in 1 of 4,000 examples looked at, first '9999-12-31' in line 7"""
+    """ts is before 1990 or after 2100 in 1 of 4,000 sampled examples, first '9999-12-31' in line 7"""
     return f"{profile.name} is before 1990 or after 2100 in {_first(profile, times.odd)}"
 
 
@@ -200,7 +200,7 @@ def _first(profile: Profile, examples: Sequence[int]) -> str:
     place, text = profile.place(examples[0]), raw.value_text(profile.column, examples[0])
     shown = repr(text[:40]) if text and text != "None" else "nothing"
     return (
-        f"{len(examples):,} of {profile.examples:,} examples looked at, first {shown} in "
+        f"{len(examples):,} of {profile.examples:,} sampled examples, first {shown} in "
         f"{place.unit} {place.number:,}"
     )
 

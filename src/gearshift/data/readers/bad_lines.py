@@ -1,7 +1,7 @@
 """Handling of unreadable lines: they end the run, or up to `allowed` of them are skipped and listed.
 
-This module knows no file format. A reader reports where a bad line is and what is wrong with it. An example that
-spans several lines counts as that many lines.
+This module is independent of file formats. A reader reports where a bad line is and what is wrong with it. An example
+that spans several lines counts as that many lines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class SourcePlace:
     """The origin of an example: line 7 or lines 7-9 of a text file, or example 7 of a table."""
 
     file: str
-    number: int  # counted from 1
+    number: int  # starts at 1
     unit: str = "line"
     lines: int = 1
 

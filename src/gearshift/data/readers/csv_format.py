@@ -1,4 +1,4 @@
-"""How a text file is written, as far as the user states it: settings alone, without a reader."""
+"""The layout of text files as set by the user: plain settings, without a reader."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ NullTexts = Annotated[tuple[str, ...], Unit(_null_texts, {"type": "array", "item
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How a CSV file is cut. What is not set is found out by looking at the start of the first file."""
+    """How a CSV file is parsed. Settings that are not set are detected from the start of the first file."""
 
-    delimiter: Delimiter | None = setting(None, "What separates two columns, such as ; or tab.")
+    delimiter: Delimiter | None = setting(None, "The column separator, such as ; or tab.")
     header: bool | None = setting(None, "Whether the first line names the columns.")
     columns: Texts | None = setting(None, "The column names, where there is no header.")
     null: NullTexts = setting(("",), "Texts that mean a missing value.")
-    quote: Text | None = setting(None, "What encloses values; none: quotes are plain text.")
-    trim: bool | None = setting(None, "Whether spaces around values do not count.")
+    quote: Text | None = setting(None, "The quote character; none: quotes are plain text.")
+    trim: bool | None = setting(None, "Ignore spaces around values.")
     decimal: Literal[".", ","] | None = setting(None, "The decimal mark of numbers.")
     quoted_lines: Count | None = setting(
         None,
@@ -53,8 +53,6 @@ class CsvFormat:
         None, "The encoding of text files, such as latin-1 or utf-16; unset: utf-8."
     )
     escape: Literal["backslash", "none"] | None = setting(
-        None, "backslash: inside quotes a backslash makes a quote text, as MySQL and Spark write it."
+        None, "backslash: a quote after a backslash is literal, as MySQL and Spark write it."
     )
-    thousands: Literal[",", ".", "none"] | None = setting(
-        None, "The mark between the thousands of a number, as in 1,234.5."
-    )
+    thousands: Literal[",", ".", "none"] | None = setting(None, "The thousands separator, as in 1,234.5.")

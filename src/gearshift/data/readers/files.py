@@ -277,15 +277,15 @@ class EarlyEnd:
         kind = self.file.compression
         size = _megabytes(self.file.size)
         others = sorted(f.size for f in neighbours if f.path != self.file.path)
-        beside = f", the other files about {_megabytes(others[len(others) // 2])}" if others else ""
+        other_sizes = f", the other files about {_megabytes(others[len(others) // 2])}" if others else ""
         if "runcated" in self.detail:
             return (
                 f"{self.file.path}: the {kind} stream ends early after {examples:,} examples; "
-                f"the copy is incomplete ({size}{beside})."
+                f"the copy is incomplete ({size}{other_sizes})."
             )
         return (
             f"{self.file.path}: the {kind} stream is damaged after {examples:,} examples ({self.detail}); "
-            f"copy the file again ({size}{beside})."
+            f"copy the file again ({size}{other_sizes})."
         )
 
 

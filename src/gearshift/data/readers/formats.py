@@ -1,4 +1,4 @@
-"""The file formats that are read, and how file names end: values alone, so that a config is read without pyarrow."""
+"""The supported file formats and file extensions: plain values, so that a config can be read without pyarrow."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class _Column:
     """Evidence about one mark in the values of one column."""
 
     decimals: int = 0  # values in which it can only be a decimal mark
-    grouped: int = 0  # values in which it may separate thousands; 0 unless this fits all of them
+    grouped: int = 0  # values in which it may separate thousands; 0 unless all values allow this
     sure: bool = False  # at least one of them allows no other reading
 
 

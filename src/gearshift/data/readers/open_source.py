@@ -52,12 +52,12 @@ def libfm_schema(raw: RawSource) -> Schema:
 
 
 def refuse_other_libfm_labels(raw: RawSource) -> None:
-    """Where no label is stated: ratings and counts would otherwise count as no click, all but 1."""
+    """Used if no label is configured: refuses ratings and counts, which would be read as no click unless 1."""
     for block in raw.starts("label"):
         values = floats(block.columns["label"], lambda _i, _text: None)
         for i in np.flatnonzero(~np.isin(values, (-1.0, 0.0, 1.0)) & ~np.isnan(values))[:1]:
             raise UserError(
-                f"{block.place(int(i))}: the label is {values[i]:g}, and libfm's labels are 0 and 1, or -1 and 1. Say "
+                f"{block.place(int(i))}: the label is {values[i]:g}, and libfm's labels are 0 and 1, or -1 and 1. Set "
                 "which values mean a click: data.label={column: label, positive: '>= 4'} (in Python: "
                 'gs.infer_schema(path, label="label", positive=">= 4"))'
             )

@@ -242,7 +242,7 @@ class _FilePass:
         """Remove header lines among the examples, which `cat a.csv b.csv` leaves there. They count as bad lines.
 
         A header with another column order is an error. `is_start`: the first row is the first one of the file; if the
-        layout has no header, it is an unexpected one.
+        layout has no header, a header there is unexpected.
         """
         repeated = []
         for row in records.headers:

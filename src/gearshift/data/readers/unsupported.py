@@ -29,7 +29,7 @@ HDF5 = "is an HDF5 file; write Parquet: pandas.read_hdf(...).to_parquet(...)"
 NUMPY = "is a NumPy array, which has no column names; write CSV or Parquet with a name for each column"
 ZIP = "is a zip archive; unpack it first: unzip FILE"
 TAR = "is a tar archive; unpack it first: tar -xf FILE"
-MARKUP = "is a page of markup (XML, HTML), not a table; write CSV, JSON lines or Parquet"
+MARKUP = "is an XML or HTML document, not a table; write CSV, JSON lines or Parquet"
 TFRECORD = "is a TFRecord file; write CSV, JSON lines or Parquet"
 STATISTICS = "is a file of a statistics program; write Parquet: pandas.read_sas, pandas.read_stata"
 OLD_LINE_ENDS = (
@@ -81,7 +81,8 @@ ENDINGS = {
     ".tar": TAR,
     ".tgz": TAR,
 }
-# A pickle of protocol 2 to 5 starts with its number; what follows tells it from text in some odd encoding.
+# A pickle of protocol 2 to 5 starts with its number; the following bytes distinguish it from text in an unusual
+# encoding.
 EXCEL_NOTE = re.compile(rb'(?:\xef\xbb\xbf)?("?sep=.{1,2}?"?)\r?\n', re.IGNORECASE)
 PICKLE_START = re.compile(rb"\x80[\x02-\x05][\x00-\x7f\x8c\x95]")
 

@@ -5,8 +5,8 @@ its rows; the others push only their rows. So the gradients of a round count tog
 until every member has reported, and if a member is lost or has no sum, all leases of the round are reissued. A group
 serves many rounds. Its number is not used again after its members change, it breaks, or a round is made without it. A
 round has a group if all present workers ask for work and the round has exactly one lease for each; otherwise, and after
-a break, it goes through the servers. `auto` tries both transports in turns on the first rounds and keeps the faster
-one. Knows no socket and no tensor.
+a break, it goes through the servers. `auto` alternates between the two transports in the first rounds and keeps the
+faster one. Does not touch sockets or tensors.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 Transport = Literal["auto", "servers", "all_reduce"]
 
 FAILURES = 3  # consecutive failures of groups after which the run stops using them
-UNFIT = 20  # consecutive rounds of sync that could not have a group, after which the user is notified
-TURN = 12  # rounds for which `auto` tries one transport before the other; the first third is warm-up
+UNFIT = 20  # consecutive sync rounds without a possible group after which the user is notified
+TURN = 12  # rounds per trial of a transport under `auto`; the first third is warm-up
 TURNS = 4  # two for each transport
 GAIN = 0.97  # all-reduce is used if its time is below this share of the servers' time
 
@@ -78,9 +78,9 @@ class AllReduceGroups:
         self._on, self._tries = transport != "servers", transport == "auto"
         self._trials: dict[int, TransportTrial] = {}  # by size
         self._number, self._failures, self._unfit = 0, 0, 0
-        self._token, self._began = -1, 0.0  # of the newest round
+        self._token, self._began = -1, 0.0  # token and start time of the newest round
         self._trial: TransportTrial | None = (
-            None  # the trial that this round counts for, unless it is disturbed
+            None  # the trial that this round is measured for, unless the round is disturbed
         )
         self._open = False  # the round has a group and some of its reports are missing
         self.forget()
@@ -142,7 +142,7 @@ class AllReduceGroups:
     # ---- the end of a round ----
 
     def expects(self, worker: int, group: int, lease: int | None = None) -> bool:
-        """Whether a report of this worker is of the round that the group is in."""
+        """Whether a report of this worker belongs to the current round of the group."""
         here = self._open and group == self._number and worker in self._leases
         return here and lease in (None, self._leases[worker])
 
@@ -157,11 +157,11 @@ class AllReduceGroups:
         return sorted(self._held.values(), key=lambda held: held.done.lease)
 
     def has(self, worker: int) -> bool:
-        """Whether this worker is a member of a group that is in a round."""
+        """Whether this worker is a member of a group with a round in progress."""
         return self._open and worker in self._members
 
     def undo(self) -> list[HeldReport]:
-        """Ends the group; the round continues through the servers. Returns the held reports, which do not count."""
+        """Ends the group; the round continues through the servers. Returns the held reports, which are not counted."""
         held = list(self._held.values()) if self._open else []
         if self._open:
             self.broken += 1
@@ -196,7 +196,7 @@ def fits(workers: int, coordinator: Coordinator) -> bool:
 
 
 class TransportTrial:
-    """Measures which transport is faster for rounds of this many workers. Each has two turns."""
+    """Measures which transport is faster for rounds of this many workers. Each gets two trials."""
 
     def __init__(self, size: int, turn: int) -> None:
         self._size, self._turn, self._rounds = size, turn, 0
@@ -204,12 +204,12 @@ class TransportTrial:
         self.all_reduce = False  # whether to use it for the current round
 
     def took(self, seconds: float, notify: Callable[[str], None]) -> None:
-        """Records the time of a round with the current transport. After the last turn `notify` gets the result."""
+        """Records the time of a round with the current transport. After the last trial `notify` gets the result."""
         if self._rounds == TURNS * self._turn:
             return
         if (
             self._rounds % self._turn >= self._turn // 3
-        ):  # before that, connections are made and states copied
+        ):  # during warm-up, connections are opened and states are copied
             self._seconds[self.all_reduce].append(seconds)
         self._rounds += 1
         self.all_reduce = self._rounds // self._turn % 2 == 1

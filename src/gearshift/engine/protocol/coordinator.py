@@ -49,7 +49,7 @@ from gearshift.training.engine import Log
 @dataclass(frozen=True)
 class CoordinatorSettings:
     shards: int
-    examples: int  # in the data
+    examples: int  # number of examples in the data
     patience: float  # seconds for which a worker may be silent
     workers: int = 1 << 30  # workers have numbers below this one; others are dismissed
     cut_every: int = 0  # steps between two snapshots; 0: only requested ones are taken
@@ -127,7 +127,7 @@ class CoordinatorRole:
         self.proceed()
 
     def proceed(self) -> None:
-        """Does everything that has become possible."""
+        """Carries out everything that has become possible."""
         try:
             while self.running is not None and self.running.advance():
                 pass
@@ -162,7 +162,7 @@ class CoordinatorRole:
                 if known and self.running is not None:
                     self.running.take_from_shard(message)
             case Seen():
-                pass  # the answer to a question that is no longer pending
+                pass  # the answer to a request that is no longer pending
 
     def _shard_started(self, shard: int, boot: int) -> None:
         if self.shards.start(shard, boot):
@@ -191,7 +191,7 @@ class CoordinatorRole:
     # ---- time ----
 
     def tick(self, now: float) -> None:
-        """Time has passed: unanswered messages are resent, and workers that were silent too long are given up."""
+        """Time has passed: unanswered messages are resent, and workers that were silent too long are declared lost."""
         self.now = now
         if self.running is None:
             self.shards.resend_load()
@@ -218,7 +218,7 @@ class CoordinatorRole:
     # ---- requests of the host ----
 
     def stop(self) -> None:
-        """Stops at once if no worker is active. Otherwise a run stops after its next step."""
+        """Stops at once if no worker is active. Otherwise the run stops after its next step."""
         if not self.sessions:
             running = self.running or self._begin()  # at the newest snapshot; this needs no shard
             running.stop()

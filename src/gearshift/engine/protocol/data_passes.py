@@ -35,7 +35,7 @@ class DataPasses:
         sessions: WorkerSessions,
         send: Callable[[To, Over], None],
     ) -> None:
-        """Starts from the `facts` of a snapshot; the data have `examples` examples."""
+        """Starts from the `facts` of a snapshot; the data has `examples` examples."""
         self._examples, self._epochs, self._accounts = examples, epochs, accounts
         self._cuts, self._meetings, self._sessions, self._send = cuts, meetings, sessions, send
         self.over = False  # the last pass has ended, or the run was stopped
@@ -65,7 +65,7 @@ class DataPasses:
             self._send(To("worker", worker), Over(boot))
 
     def take_cut(self) -> None:
-        """Takes a cut of the step that all shards have just applied, unless one is still being written."""
+        """Takes a cut of the step that all shards have just applied, unless a cut is still being written."""
         if self._cuts.current is None:
             self._cuts.take(self.epoch.step, self._facts())
 
@@ -76,7 +76,7 @@ class DataPasses:
         self.feed()
 
     def stop(self) -> None:
-        """Stops here. No step may be in progress."""
+        """Stops the run here. No step may be in progress."""
         self.epoch.stopped = self.over = True
 
     def _open(self, coordinator: Coordinator) -> None:

@@ -15,7 +15,7 @@ class SnapshotStore(Protocol):
         """A number higher than any before."""
 
     def newest(self) -> tuple[str, dict[str, Any]]:
-        """The name and the facts of the newest whole snapshot; there is always one."""
+        """The name and the facts of the newest complete snapshot; there is always one."""
 
     def commit(self, incarnation: int, name: str, facts: dict[str, Any]) -> None:
         """Every shard has written its part. Does nothing if a later incarnation has begun."""
@@ -39,7 +39,7 @@ class Accounts(Host[Any], Protocol):
         """The counts of this worker's exchanges since it started."""
 
     def shown(self) -> None:
-        """The shards have the result of the replicas, and no worker steps: it can be evaluated, saved or taken over."""
+        """The shards have the result of the replicas, and no worker makes a step: it can be evaluated or saved."""
 
 
 class StateLost(Exception):

@@ -53,7 +53,7 @@ class Incarnation:
         return self._course.advance()
 
     def tick(self, patience: float) -> None:
-        """Time has passed: unanswered messages are resent, and workers that were silent too long are given up."""
+        """Time has passed: unanswered messages are resent, and workers that were silent too long are declared lost."""
         self.resend()
         self.meetings.call()
         if not self.passes.over:  # at the end workers leave

@@ -18,7 +18,7 @@ class MeetingAttendance:
         self.assembly = 0  # the list of members in the meeting
         self.absent = False  # this worker had no replica when the meeting began
         self.is_show = False
-        self._phases: deque[OfferKind] = deque()  # still to come
+        self._phases: deque[OfferKind] = deque()  # phases still to come
 
     @property
     def stands_still(self) -> bool:
@@ -33,14 +33,14 @@ class MeetingAttendance:
         self._phases, self.absent = deque(phases), absent
 
     def next_phase(self) -> OfferKind | None:
-        """None: there is none left, and the worker has completed the meeting."""
+        """None: no phase is left, and the worker has completed the meeting."""
         if self._phases:
             return self._phases.popleft()
         self.met, self.number = self.number, 0
         return None
 
     def release(self, number: int) -> bool:
-        """The show of this number is over. Returns whether the worker continues."""
+        """The show with this number has ended. Returns whether the worker continues."""
         if not self.frozen or number < self.frozen:
             return False
         self.frozen = 0

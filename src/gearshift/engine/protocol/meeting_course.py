@@ -1,4 +1,4 @@
-"""The course of a meeting of all workers: it begins, all workers meet, its purpose is carried out, and it ends.
+"""The stages of a meeting of all workers: it begins, all workers meet, its purpose is carried out, and it ends.
 
 A show waits until every step of the workers is accounted for. Then evaluations, snapshots and switches are carried out,
 new workers join, and the workers continue.
@@ -20,7 +20,7 @@ class MeetingCourse:
         self._meetings, self._leases, self._passes, self._orders = meetings, leases, passes, orders
 
     def advance(self) -> bool:
-        """Moves the meeting one stage on. False: a worker is awaited, or there is nothing to do."""
+        """Advances the meeting by one stage. False: a worker is awaited, or there is nothing to do."""
         meeting = self._meetings.current
         if meeting is None:
             return self._begin()
@@ -45,7 +45,7 @@ class MeetingCourse:
         if epoch.step < work.step or any(lease in work.flying for lease in meeting.leases):
             return False
         if any(isinstance(order.what, Assemble) for order in self._orders.open):
-            return False  # a shard may still accept offers of a worker that was given up
+            return False  # a shard may still accept offers of a lost worker
         self._meetings.shown = True
         self._passes.shown()
         for worker, boot in self._meetings.take_newcomers().items():

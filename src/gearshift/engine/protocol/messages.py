@@ -65,7 +65,7 @@ class LeaseDone:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRefused:
-    """There is no gradient that could be used."""
+    """There is no usable gradient."""
 
     lease: int
     reason: str
@@ -84,7 +84,7 @@ Outcome = LeaseDone | LeaseRefused | GroupBroken  # of a lease
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of the worker's lease (None: it has had none yet), and the worker asks for more."""
+    """The outcome of the worker's lease (None: it has had none yet), and a request for more work."""
 
     incarnation: int
     worker: int
@@ -95,7 +95,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """A worker is busy and well."""
+    """A heartbeat: the worker is busy and healthy."""
 
     incarnation: int
     worker: int
@@ -174,16 +174,16 @@ class Assignment:
     boot: int
     request: int
     begin: Begin
-    epoch: int = 0  # which pass over the data its examples are of
+    epoch: int = 0  # the pass over the data that its examples belong to
     plan: ExchangePlan = SERVERS_ONLY
-    rate: float = 1.0  # what learning rates are multiplied with in a step that the worker makes itself
+    rate: float = 1.0  # the factor of the learning rates in a step that the worker makes itself
     place: GroupRank = NO_GROUP  # in the all-reduce group that sums dense gradients
     ahead: ComingRange | None = None  # whose ids the worker tells the shards, if these have rows on disk
 
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """The coordinator does not know this worker, or not any more: it must join again with a higher boot."""
+    """The coordinator does not know this worker (any more): it must join again with a higher boot."""
 
     boot: int
 
@@ -197,7 +197,7 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class DenseValues:
-    """A shard's dense weights, and the state of the dense optimizer for a worker that shall hold it."""
+    """A shard's dense weights, and the state of the dense optimizer for a worker that keeps a copy."""
 
     flat: Tensor
     state: WholeOptimizerState = field(default_factory=dict)
@@ -213,7 +213,7 @@ class Rows:
     pull: int
     step: int
     rows: tuple[Floats, ...]
-    # As it is at this step; or how the worker, which holds the state before it, makes the step; None: not asked for.
+    # The dense values at this step; or how a worker that holds the previous state makes the step; None: not requested.
     dense: DenseValues | StepOnSum | None
     statistics: Statistics = field(default_factory=dict)  # from the first shard
 
@@ -235,7 +235,7 @@ class Taken:
 class Load:
     """The shard forgets everything and loads its part of this snapshot; a new incarnation begins.
 
-    Only for the shard of this boot: one that has restarted must not take the place of the old one unnoticed.
+    Only for the shard with this boot: a restarted shard must not replace the old one unnoticed.
     """
 
     incarnation: int
@@ -251,7 +251,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class IsSaved:
-    """Asks what became of a cut; there is no answer while it is still being written."""
+    """Asks for the outcome of a cut; there is no answer while it is still being written."""
 
     incarnation: int
     name: str
@@ -276,12 +276,14 @@ class Pull:
     ids: tuple[Ids, ...]
     tables: tuple[Tables, ...]  # of each id
     dense: bool = True  # whether dense values are wanted too
-    held: HeldDense | None = None  # what the worker has of them; None: nothing, and no state is wanted
+    held: HeldDense | None = (
+        None  # the dense values that the worker already has; None: it has none, and needs no state
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """The coordinator measures the model: it gets rows as they are now, and no row is created."""
+    """The coordinator evaluates the model: it gets the current rows, and no row is created."""
 
     incarnation: int
     number: int
@@ -347,7 +349,7 @@ Message = ToCoordinator | ToWorker | ToShard | ToRelay
 
 
 class To(NamedTuple):
-    """Whom a message is for."""
+    """The recipient of a message."""
 
     role: str  # coordinator, worker, shard or relay
     number: int = 0

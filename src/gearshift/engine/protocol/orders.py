@@ -18,7 +18,7 @@ class Orders:
         self._step = 0  # the order of the step in progress; 0: none
 
     def carry_out(self, what: ApplyStep | Drop | TakeCut | Assemble, open_from: int) -> bool:
-        """Sends an order to all shards. Never done at once: `done` reports when a step is."""
+        """Sends an order to all shards. It is never carried out at once: `done` reports the end of a step."""
         self._given += 1
         order = Order(self._given, what, open_from)
         self.open.append(order)
@@ -36,7 +36,7 @@ class Orders:
                     self._send(To("shard", shard), Tell(self._incarnation, order))
 
     def done(self, shard: int, number: int) -> bool:
-        """This shard has carried out orders up to this number. Whether all shards have now made the current step."""
+        """A shard has carried out orders up to this number. Returns whether all have made the current step."""
         self._done[shard] = max(self._done[shard], number)
         by_all = min(self._done.values())
         while self.open and self.open[0].number <= by_all:

@@ -1,6 +1,6 @@
 """The `Epoch` of each pass over the data: its steps are orders to the shards, and the accounts are updated after each.
 
-After a step a snapshot may be due. Where workers keep replicas, snapshots and stops wait until these are shown.
+After a step a snapshot may be due. If workers keep replicas, snapshots and stops wait until these are shown.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StepWatcher:
         return False
 
     def shown(self) -> bool:
-        """Replicas are shown: pending evaluations and snapshots are carried out. Whether the run stops here."""
+        """Replicas are shown: pending evaluations and snapshots are carried out. Returns whether the run stops here."""
         self._accounts.shown()
         self._take_cut_if_due()
         return self._stop

@@ -34,7 +34,7 @@ REST = 0.02  # minimum seconds between two background exchanges: they must leave
 
 class Exchanger:
     def __init__(self, worker: int, server: Server, layout: ShardLayout, clock: Callable[[], float]) -> None:
-        """`server` is the whole one of this process: optimizer and layers are the run's, its values are not."""
+        """`server` is the unsharded server of this process: it has the optimizer and layers, but not the values."""
         self.worker, self._server, self._layout, self._clock = worker, server, layout, clock
         self._out: Out = []
         self.restart(0)
@@ -48,7 +48,7 @@ class Exchanger:
             self.worker, boot, self._layout, lambda to, offer: self._out.append((to, offer))
         )
         self.due: float | None = None  # when to call `wake`
-        self.lease: int | None = None  # the last whose step was made, or whose gradient was given
+        self.lease: int | None = None  # the last lease whose step was made, or whose gradient was sent
 
     # ---- called by the worker ----
 
@@ -68,7 +68,7 @@ class Exchanger:
             self._adopt(plan)
 
     def step(self, parts: Sequence[ShardPush], rate: float) -> list[ReplicaRowsPush]:
-        """Of one gradient, by shard: the dense part into the replica; what is left for the shards."""
+        """Applies the dense part of a gradient, given by shard, to the replica. Returns what is left for the shards."""
         for_shards = self.held.step(parts, rate)
         if self.held.take_due(self._clock()):
             self._offer(OfferKind.CENTRE, self.held.weights())
@@ -112,7 +112,7 @@ class Exchanger:
                 self._offer(OfferKind.CENTRE if centre else OfferKind.MEAN, self.held.weights())
 
     def take_out(self) -> Out:
-        """What is to be sent."""
+        """The messages to send."""
         out, self._out = self._out, []
         return out
 

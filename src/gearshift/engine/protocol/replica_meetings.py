@@ -1,4 +1,5 @@
-"""The coordinator's side of replicas: which meeting of all workers is requested or in progress, and who has met.
+"""The coordinator's side of replicas: which meeting of all workers is requested or in progress, and which workers have
+attended.
 
 A *round* is a meeting in the training loop, called by the strategy. A *show* brings the weights that an evaluation uses
 to the shards, with the mean optimizer state. It is requested (`request_show`) before an evaluation, a checkpoint, the
@@ -25,7 +26,7 @@ class Meeting:
     number: int
     exchange: int | None  # the number of the round; None: it is a show
     waiting: set[int]  # workers that have not met
-    leases: set[int] = field(default_factory=set)  # whose steps must be accounted for
+    leases: set[int] = field(default_factory=set)  # workers whose steps must be accounted for
 
 
 class Meetings:
@@ -70,7 +71,7 @@ class Meetings:
         """This strategy decides from here on; `keep`: replicas stay as they are, else they are forked again."""
         if not self.plans.differs(strategy) and (keep or not self.plans.replicated):
             return
-        assert self.shown, "what replicas have learned is shown before it is taken over"
+        assert self.shown, "replicas must be shown before another strategy takes over"
         self._round = None
         self.plans.change(strategy, keep=keep)
 
@@ -104,7 +105,7 @@ class Meetings:
     def met(self, met: Met) -> None:
         meeting = self.current
         if meeting is None or met.number != meeting.number:
-            self._send_go(met.worker, met.boot, met.number)  # it has not received that the meeting is over
+            self._send_go(met.worker, met.boot, met.number)  # it has not received the end of the meeting
         elif met.worker in meeting.waiting:
             meeting.waiting.discard(met.worker)
             if met.lease is not None:

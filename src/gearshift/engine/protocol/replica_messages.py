@@ -1,6 +1,6 @@
-"""The messages where workers keep replicas (docs/adr/0016); the rules are those of `messages.py`.
+"""The messages used when workers keep replicas (docs/adr/0016); the rules are those of `messages.py`.
 
-An offer goes to every shard, each with its part of the values. It has a number: when it is resent, it moves nothing
+An offer goes to every shard, each with its part of the values. It has a number, so that a resent offer is not applied
 twice. All members take part in a meeting at the same time; an exchange in the background has the meeting number 0.
 """
 
@@ -19,7 +19,7 @@ TRIGGERS = {kind.__name__: kind for kind in (Background, EverySteps, EverySecond
 
 @dataclass(frozen=True, slots=True)
 class ExchangePlan:
-    """Whether workers have replicas, and how these meet. Of two plans the one of the higher generation counts."""
+    """Whether workers have replicas, and how these are exchanged. The plan with the highest generation is valid."""
 
     generation: int = 0
     lineage: int = 0  # the generation in which replicas were last forked from the servers
@@ -27,11 +27,11 @@ class ExchangePlan:
 
 
 SERVERS_ONLY = ExchangePlan()
-FIRST_GENERATION = 1  # of an incarnation: the strategy that it begins with
+FIRST_GENERATION = 1  # generation of the strategy with which an incarnation begins
 
 
 def choices_text(choices: Choices) -> str:
-    """As they travel."""
+    """The values as they are sent."""
     values = asdict(choices) | {"trigger": [type(choices.trigger).__name__, asdict(choices.trigger)]}
     return json.dumps(values, separators=(",", ":"))
 
@@ -43,11 +43,11 @@ def choices_in(text: str) -> Choices:
 
 
 class OfferKind(IntEnum):
-    """What an offer asks for."""
+    """The kind of answer that an offer requests."""
 
-    FORK = 0  # weights and optimizer state, to begin with
+    FORK = 0  # initial weights and optimizer state
     CENTRE = 1  # moves the centre; answered at once
-    MEAN = 2  # of all members' weights, and the global step on it
+    MEAN = 2  # the mean of all members' weights, followed by the global step
     MOMENTS = 3  # the mean of all members' moments
     SHOW = 4  # the servers take the mean of all members' optimizer states, and of their weights where they have none
 
@@ -56,9 +56,9 @@ class OfferKind(IntEnum):
 class Occasion:
     """What an offer is made for."""
 
-    generation: int  # of the plan
+    generation: int  # generation of the plan
     meeting: int = 0  # 0: none, it is in the background or with the centre
-    assembly: int = 0  # the list of members that a shard must have heard of for this meeting
+    assembly: int = 0  # the member list that a shard must have received before this meeting
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Meet:
-    """To a worker: all meet. For a show, it makes no step until it hears `Go`."""
+    """To a worker: a meeting of all workers. For a show, the worker makes no step until it receives `Go`."""
 
     incarnation: int
     boot: int
@@ -110,7 +110,7 @@ class Meet:
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """To the coordinator: done. `lease` is the last whose step the worker has made, or whose gradient it has given."""
+    """To the coordinator: the worker has met. `lease` is its last lease with a step made or a gradient sent."""
 
     incarnation: int
     worker: int
@@ -122,7 +122,7 @@ class Met:
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """To a worker: the meeting is over, and this holds from here on."""
+    """To a worker: the meeting has ended, and this plan applies from now on."""
 
     incarnation: int
     boot: int

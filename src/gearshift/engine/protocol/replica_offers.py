@@ -51,7 +51,7 @@ class ReplicaOffers:
         self, worker: int, boot: int, layout: ShardLayout, send: Callable[[To, Offer], None]
     ) -> None:
         self._worker, self._boot, self._layout, self._send = worker, boot, layout, send
-        self._number = 0  # of the last offer
+        self._number = 0  # number of the last offer
         self.forking: ExchangeInFlight | None = None
         self.exchange: ExchangeInFlight | None = None
 
@@ -70,7 +70,7 @@ class ReplicaOffers:
         self.forking = self.exchange = None
 
     def abandon(self, kind: OfferKind) -> bool:
-        """Drops the exchange in flight if it is of this kind. Whether it was."""
+        """Drops the exchange in flight if it is of this kind. Returns whether it was."""
         if self.exchange is None or self.exchange.kind is not kind:
             return False
         self.exchange = None
@@ -88,7 +88,7 @@ class ReplicaOffers:
                 exchange.backoff.restart()
 
     def take_fork(self, target: Target) -> ExchangeInFlight | None:
-        """Takes an answer to the request for a fork. Returns the request if this was the last answer."""
+        """Processes an answer to the request for a fork. Returns the request if this was the last answer."""
         forking = self.forking
         if forking is None or target.number != forking.number or not forking.take(target):
             return None
@@ -96,7 +96,7 @@ class ReplicaOffers:
         return forking
 
     def take(self, target: Target) -> ExchangeInFlight | None:
-        """Takes an answer to the exchange. Returns the exchange if this was the last answer."""
+        """Processes an answer to the exchange. Returns the exchange if this was the last answer."""
         exchange = self.exchange
         if exchange is None or target.number != exchange.number or not exchange.take(target):
             return None

@@ -1,7 +1,7 @@
-"""The coordinator's decision how replicas are exchanged: the plan that workers get, and the members that shards know.
+"""The coordinator's decisions about replica exchanges: the plan for workers, and the member list for shards.
 
-Each change of strategy that concerns replicas makes a plan of a higher generation. The shards get the list of members
-as an order whenever members or plan have changed.
+Each change of strategy that affects replicas creates a plan with a higher generation. The shards get the member list as
+an order whenever the members or the plan have changed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class ReplicaPlans:
 
     def __init__(self, strategy: Strategy, sessions: WorkerSessions, orders: Orders) -> None:
         self._sessions, self._orders = sessions, orders
-        self.plan = ExchangePlan()  # of generation 0, before the first
+        self.plan = ExchangePlan()  # generation 0: before the first plan
         self._choices = choices_of(strategy)
         self._assembled = Assemble(0, 0, "")  # the last order to the shards
-        self._replan(keep=False)  # a later switch to replicas is then of a later generation
+        self._replan(keep=False)  # a later switch to replicas then has a later generation
         self.assemble()
 
     @property
@@ -35,7 +35,7 @@ class ReplicaPlans:
         return self._assembled.number
 
     def differs(self, strategy: Strategy) -> bool:
-        """Whether this strategy exchanges replicas in another way, or has none."""
+        """Whether this strategy exchanges replicas differently, or has none."""
         return choices_of(strategy) != self._choices
 
     def change(self, strategy: Strategy, *, keep: bool) -> None:

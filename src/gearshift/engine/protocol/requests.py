@@ -1,7 +1,7 @@
 """A user's requests to a live run (a switch, a resize), carried out in order of arrival.
 
-Both may change the strategy: a resize divides the global batch by another number of workers, and with it the share of a
-replica's batch. A change that concerns replicas waits until they are shown, and so does every later request.
+Both may change the strategy: a resize divides the global batch by another number of workers, which changes the share of
+a replica's batch. A change that affects replicas waits until they are shown, and so does every later request.
 """
 
 from __future__ import annotations

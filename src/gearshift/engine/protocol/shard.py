@@ -35,12 +35,12 @@ from gearshift.optim.trust_figures import as_figures
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Shard
 
-# Loads this shard's part of the snapshot of that name, now or in a thread, and calls the function with it when the
-# part is there. The function belongs to the role: it must be called where the role's messages are handled.
+# Loads this shard's part of the snapshot with that name, now or in a thread, and then calls the function with it. The
+# function belongs to the role: it must be called in the thread that handles the role's messages.
 LoadPart = Callable[[str, Callable[[Server], None]], None]
 TakeCut = Callable[
     [str, Server], None
-]  # sets the server's state aside; `ShardRole.saved` is called when it is written
+]  # takes a copy-on-write snapshot of the server's state; `ShardRole.saved` is called when it is written
 
 
 # Reads rows of these ids, by store, from disk into memory: later, in a thread, or not at all.
@@ -65,7 +65,7 @@ class ShardRole:
         self._parked: dict[int, Pull] = {}  # by worker: the newest
         self._parked_of_relays: dict[tuple[int, int, int], MachinePull] = {}  # by relay, boot and number
         self._saved: Saved | None = None  # the result of the last cut
-        self._wanted: Load | None = None  # the newest request for a snapshot that is not loaded yet
+        self._wanted: Load | None = None  # the newest request for a snapshot that has not been loaded yet
         self._loading = False
         self._hello()
 
@@ -114,7 +114,7 @@ class ShardRole:
             self._send_done(self.shard)
 
     def figures(self) -> dict[str, float]:
-        """Metrics of what is waiting here, and of r under vr_*. May be called from any thread."""
+        """Metrics of waiting pulls, gradients and orders, and of r under vr_*. May be called from any thread."""
         shard = self.shard
         if shard is None:
             return {"parked_pulls": 0, "gradients_waiting": 0}
@@ -125,7 +125,7 @@ class ShardRole:
         return waits | tier_figures(shard.server.stores) | as_figures(shard.server.statistics())
 
     def saved(self, incarnation: int, name: str, error: str = "") -> None:
-        """The cut of this name has been written, or could not be."""
+        """The cut with this name was written, or the write failed."""
         if incarnation == self.incarnation:
             self._saved = Saved(incarnation, self.number, self.boot, name, error)
             self.out.append((COORDINATOR, self._saved))

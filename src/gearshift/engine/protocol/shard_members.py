@@ -1,4 +1,5 @@
-"""The shards as the coordinator knows them: the newest boot of each, its last sign of life, and which have loaded.
+"""The shards as the coordinator knows them: the newest boot of each, the time of its last message, and which have
+loaded.
 
 In a new incarnation all shards load the newest snapshot; a `Load` is resent until each has answered. Boots and times
 outlive incarnations.
@@ -10,7 +11,9 @@ from collections.abc import Callable
 
 from gearshift.engine.protocol.messages import Load, To
 
-LOADING = 20  # times the patience, for which a shard may be silent while it starts; while it loads it sends heartbeats
+LOADING = (
+    20  # a starting shard may be silent for this many times the patience; while it loads it sends heartbeats
+)
 
 
 class ShardMembers:
@@ -39,7 +42,7 @@ class ShardMembers:
                 self._send_load(shard)
 
     def take_loaded(self, shard: int, boot: int) -> bool:
-        """A shard has loaded. Whether all have."""
+        """A shard has loaded. Returns whether all have."""
         if boot >= self._boots[shard]:
             self._boots[shard] = boot
             self._loaded.add(shard)
@@ -56,7 +59,7 @@ class ShardMembers:
     # ---- boots and silence ----
 
     def start(self, shard: int, boot: int) -> bool:
-        """A shard with this boot has started. Whether an earlier boot that held state was lost."""
+        """A shard with this boot has started. Returns whether an earlier boot that held state was lost."""
         if boot < self._boots[shard]:
             return False
         is_new, self._boots[shard] = boot > self._boots[shard], boot

@@ -1,7 +1,7 @@
 """The coordinator's part of a snapshot: it orders a cut, and commits it when every shard has written its part.
 
-One cut is written at a time. If a shard could not write its part the cut fails as a whole, and the newest snapshot
-stays the one before.
+One cut is written at a time. If a shard could not write its part, the whole cut fails, and the previous snapshot
+remains the newest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gearshift.parameters.shard import TakeCut
 @dataclass
 class CutInProgress:
     name: str
-    facts: dict[str, Any]  # of the same moment
+    facts: dict[str, Any]  # the coordinator's state at the moment of the cut
     unsaved: set[int]  # shards whose parts are not on disk yet
     errors: list[str] = field(default_factory=list)
 
@@ -52,7 +52,7 @@ class SnapshotCuts:
         cut.unsaved.discard(shard)
         if error:
             cut.errors.append(error)
-        if not cut.unsaved:  # also if one of them failed: the others have finished writing by then
+        if not cut.unsaved:  # even if one of them failed: all others have finished writing
             self._finish(cut)
             self.current = None
 

@@ -66,7 +66,7 @@ class Job:
 
 @dataclass(frozen=True)
 class ComputedGradient:
-    """The gradient of a job, until its step may be made."""
+    """The gradient of a job, kept until its step may be made."""
 
     job: Job
     parts: Sequence[ShardPush]  # by shard
@@ -116,9 +116,9 @@ class WorkerRole:
         self._wanted: Sequence[WantedRows] = ()  # by shard
         self._held = HeldDense()
         self._unanswered: dict[int, Pull | Give] = {}  # by shard
-        self._answers: dict[int, Rows] = {}  # to the newest pull, by shard
+        self._answers: dict[int, Rows] = {}  # answers to the newest pull, by shard
         self._result: ComputedGradient | None = None
-        self._outcome: Outcome | None = None  # of the last lease, to be reported
+        self._outcome: Outcome | None = None  # the outcome of the last lease, to be reported
         self.replicas.restart(self.boot)
         self._send_first()
 
@@ -152,7 +152,7 @@ class WorkerRole:
             case Over(boot) if boot == self.boot:
                 self.state = "over"
             case _:
-                pass  # late, or meant for an earlier boot of this worker
+                pass  # late, or sent to an earlier boot of this worker
         self._continue()
 
     def _taken(self, shard: int, *, spoiled: bool) -> None:
@@ -213,7 +213,7 @@ class WorkerRole:
     # ---- state transitions ----
 
     def _continue(self) -> None:
-        """Moves on as far as rows, replica and shards allow."""
+        """Proceeds as far as rows, replica and shards allow."""
         if self.state == "pulling" and not self._unanswered and self.replicas.held.ready:
             self._start_job()
         if self.state == "held" and self.replicas.may_step:

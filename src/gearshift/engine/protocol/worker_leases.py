@@ -122,17 +122,17 @@ class WorkerLeases:
             return
         epoch = self._passes.epoch
         if epoch.coordinator.work.flights_of[worker]:
-            epoch.joined(worker)  # it knows nothing of a lease that it did not report
+            epoch.joined(worker)  # it has no record of a lease that it did not report
         epoch.requested(worker)
 
     # ---- all-reduce groups ----
 
     def break_group(self) -> None:
-        """Breaks the group before a meeting: a worker that has met no longer gives its part of the sum."""
+        """Breaks the group before a meeting: a worker that has met no longer contributes to the sum."""
         self._ask_again(self._groups.undo())
 
     def _break_group_of(self, worker: int) -> list[HeldReport]:
-        """Breaks the worker's group before its lease is reissued. Returns the held reports, to be asked for again."""
+        """Breaks the worker's group before its lease is reissued. Returns the held reports, to be requested again."""
         return self._groups.undo() if self._groups.has(worker) else []
 
     def _ask_again(self, held: list[HeldReport]) -> None:
@@ -144,7 +144,7 @@ class WorkerLeases:
     # ---- leaving ----
 
     def give_up_silent(self, patience: float) -> None:
-        """Gives up workers that have been silent for longer than this."""
+        """Declares workers lost that have been silent for longer than this."""
         for worker, session in self._sessions.items():
             if self._clock() - session.heard > patience and self._sessions.is_open(worker, session):
                 reason = f"worker {worker} was silent for {patience:g} s"

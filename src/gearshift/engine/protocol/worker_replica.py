@@ -1,6 +1,6 @@
 """A worker's replica of the dense weights and the plan that it follows: forked, stepped, offered and merged.
 
-It knows no message and no clock. There is no replica if the plan has none, or before the first fork has arrived.
+It has no messages and no clock. There is no replica if the plan has none, or before the first fork has arrived.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class WorkerReplica:
     """The replica of one boot."""
 
     def __init__(self, server: Server) -> None:
-        """`server` is the whole one of this process: optimizer and layers are the run's, its values are not."""
+        """`server` is the unsharded server of this process: it has the optimizer and layers, but not the values."""
         self._server = server
         self.plan = ExchangePlan()
         self.replica: DenseReplica | None = None
         self.counts = Counts()
         self._idle = 0  # ticks without work
-        self._moved = 0  # bytes of a meeting's moments, which count with its weights
+        self._moved = 0  # bytes of a meeting's moments, counted together with its weights
         self._exchanged_at = 0.0  # in the training loop
 
     @property
@@ -48,7 +48,7 @@ class WorkerReplica:
 
     @property
     def ready(self) -> bool:
-        """Whether there are weights to compute on."""
+        """Whether there are weights to compute gradients on."""
         return not self.replicated or self.replica is not None
 
     @property
@@ -60,7 +60,7 @@ class WorkerReplica:
     # ---- plan and fork ----
 
     def adopt(self, plan: ExchangePlan) -> bool:
-        """Adopts this plan if it is newer. Whether it was."""
+        """Adopts this plan if it is newer. Returns whether it was."""
         if plan.generation <= self.plan.generation:
             return False
         before, self.plan = self.plan, plan
@@ -69,7 +69,7 @@ class WorkerReplica:
             self.replica.finish_step()
         if not plan.choices or before.lineage != plan.lineage:
             self.replica = None
-        if self.replica is not None:  # another strategy over the same replica
+        if self.replica is not None:  # another strategy on the same replica
             self._fork(self.replica.flat, self.replica.state)
         return True
 
@@ -96,7 +96,7 @@ class WorkerReplica:
             self.replica.finished = False
 
     def step(self, parts: Sequence[ShardPush], rate: float) -> list[ReplicaRowsPush]:
-        """Of one gradient, by shard: the dense part into the replica; what is left for the shards."""
+        """Applies the dense part of a gradient, given by shard, to the replica. Returns what is left for the shards."""
         assert self.replica is not None
         gradients = [part for part in parts if isinstance(part, Push)]
         assert len(gradients) == len(parts), "a replica steps on the gradient of its own worker"
@@ -124,7 +124,7 @@ class WorkerReplica:
         return due
 
     def phases_of(self, meet: Meet) -> list[OfferKind]:
-        """Of a meeting: moments first, then weights, then what is shown."""
+        """The phases of a meeting: moments first, then weights, then the shown weights."""
         if not meet.plan.choices:
             return []
         choices = choices_in(meet.plan.choices)

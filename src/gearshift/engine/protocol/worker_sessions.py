@@ -1,7 +1,7 @@
 """The workers that have joined, as the coordinator knows them: a table of sessions. It sends and decides nothing.
 
-A session begins when a worker joins with a boot and ends when the worker leaves or is given up. A boot that was given
-up is not let in again; the worker has to rejoin with a higher one.
+A session begins when a worker joins with a boot and ends when the worker leaves or is declared lost. A lost boot may
+not join again; the worker has to rejoin with a higher one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Session:
     boot: int
     heard: float
     request: int = 0
-    answer: Assignment | None = None  # to that request
-    dismissed: bool = False  # it leaves after its batch
+    answer: Assignment | None = None  # the answer to that request
+    dismissed: bool = False  # the worker leaves after its batch
 
 
 class WorkerSessions:
@@ -27,7 +27,7 @@ class WorkerSessions:
         """Workers have numbers below `limit`; others are dismissed."""
         self.limit = limit
         self._here: dict[int, Session] = {}
-        self._given_up: dict[int, int] = {}  # by worker: the last boot that was given up
+        self._given_up: dict[int, int] = {}  # by worker: the last boot that was declared lost
         self._silent: list[tuple[int, int]] = []  # worker and boot
 
     def forget(self) -> None:
@@ -44,7 +44,7 @@ class WorkerSessions:
         return self._here.get(worker)
 
     def items(self) -> list[tuple[int, Session]]:
-        """A copy: sessions may end while a caller goes through them."""
+        """A copy: sessions may end while a caller iterates over them."""
         return list(self._here.items())
 
     @property
@@ -59,7 +59,7 @@ class WorkerSessions:
         del self._here[worker]
 
     def is_open(self, worker: int, session: Session) -> bool:
-        """For loops over sessions: ending one may break an all-reduce group, which can end others at once."""
+        """Whether the session still exists: ending one may break an all-reduce group, which can end others."""
         return self._here.get(worker) is session
 
     def give_up(self, worker: int) -> None:
@@ -73,7 +73,7 @@ class WorkerSessions:
         return worker >= self.limit or self._here[worker].dismissed
 
     def all_asking(self) -> dict[int, int] | None:
-        """The boots of all workers; None if one of them is at work, has not asked yet, or is about to leave."""
+        """The boots of all workers; None if one of them is busy, has not asked yet, or is about to leave."""
         for worker, session in self._here.items():
             if self.must_leave(worker) or session.answer is not None or not session.request:
                 return None
@@ -83,6 +83,6 @@ class WorkerSessions:
         self._silent.append((worker, self._here[worker].boot))
 
     def take_silent(self) -> list[tuple[int, int]]:
-        """Workers given up for their silence since the last call, with their boots: nobody else will end them."""
+        """Silent workers declared lost since the last call, with their boots: their processes must be ended."""
         silent, self._silent = self._silent, []
         return silent

@@ -2,7 +2,7 @@
 
     launch               starts the processes of a run
     launched_run         the handle of the process that started the run; coordinator_watch polls the coordinator,
-                         silence decides what it means if there is no answer, outcome records how the run ended
+                         silence interprets a missing answer, outcome records how the run ended
     coordinator_process  the run itself: accounts, evaluation, checkpoints
     ray_engine           the engine of its training; session holds the coordinator's parts while processes train,
                          training_loop is its work between two messages
@@ -18,5 +18,5 @@
     local_cluster        a Ray cluster on this machine for one run
     actors/              the Ray actors; the only package that imports Ray
 
-The message machines are in engine/protocol, their transport in engine/wire.
+The protocol's state machines are in engine/protocol, their transport in engine/wire.
 """

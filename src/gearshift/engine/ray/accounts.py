@@ -30,7 +30,7 @@ class TrainingAccounts(EpochHost):
     """The `Accounts` of the training, which are reset to those of a checkpoint when a shard is lost."""
 
     def __init__(self, session: CoordinatorSession) -> None:
-        """`session` has no role yet: the role is created with these accounts."""
+        """`session` has no role yet, because the role is created with these accounts."""
         training = session.training
         super().__init__(training, session.observer)
         self._session = session
@@ -38,7 +38,7 @@ class TrainingAccounts(EpochHost):
         self._before: dict[
             int, tuple[int, Counts]
         ] = {}  # by worker: its boot, and the counts of earlier boots
-        training.replicas.begin_without_velocity()  # the shards have it
+        training.replicas.begin_without_velocity()  # the shards hold it
 
     def ended(self, leases: Sequence[Ended[BatchMeasures]]) -> None:
         self._account(leases)
@@ -106,7 +106,7 @@ class TrainingAccounts(EpochHost):
         self._session.parts.saving.save_if_requested(self._ready_to_save)
 
     def _expect_velocity(self) -> None:
-        """Makes the next checkpoint include bmuf's velocity; `snapshots.commit` collects it from the shards."""
+        """Includes bmuf's velocity in the next checkpoint; `snapshots.commit` collects it from the shards."""
         choices, replicas = choices_of(self.training.strategy), self.training.replicas
         if choices is not None and choices.block_momentum:
             replicas.restore_velocity(torch.zeros_like(self.training.learner.worker.dense.flat))

@@ -1,9 +1,9 @@
 """A worker's side of all-reduce groups: a torch.distributed process group for each, and the sum that it computes.
 
 The process group is a separate object, not torch's default one, and lives as long as the all-reduce group. Members find
-each other through a file in a shared folder. If anything goes wrong (a peer dies, is late, or a connection breaks), the
-group is given up and the coordinator is notified; it forms another. gloo neither encrypts nor authenticates: inside a
-machine it listens on the loopback address, between machines it is used only where the network is trusted.
+each other through a file in a shared folder. If anything goes wrong (a peer dies or is late, or a connection breaks),
+the group is abandoned and the coordinator is notified; it forms another. gloo neither encrypts nor authenticates:
+inside a machine it listens on the loopback address, between machines it is used only where the network is trusted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AllReduceMember:
         # The last element is the number of examples, which is 0 for a gradient that cannot be used.
         self._values = self._shared.packed if self._shared is not None else torch.zeros(size + 1)
         self._group: Any = None  # torch's stubs lack gloo's type
-        self._file: Path | None = None  # where the members meet
+        self._file: Path | None = None  # the folder in which members find each other
         self._of = (0, 0)  # incarnation and number of the group
 
     @property
@@ -59,7 +59,7 @@ class AllReduceMember:
     def reduce(self, place: GroupRank, dense: Tensor, examples: float) -> None:
         """Computes the sum of all members in `sum_P`, bit for bit the same on each. Raises if there is none.
 
-        0 examples: this gradient cannot be used.
+        0 examples: this gradient is unusable.
         """
         try:
             if self._group is None:

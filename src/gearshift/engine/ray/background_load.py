@@ -1,7 +1,7 @@
 """Loads a shard's part in a thread, so that the shard's loop keeps sending heartbeats, however long it takes.
 
-A load that hangs (for example on a network file system that does not answer) must not look alive forever. A thread
-that reads and copies uses processor time; if the loading thread uses none for `HANG_SECONDS`, the load fails.
+A load that hangs (for example on an unresponsive network file system) must not look alive forever. A thread that reads
+and copies uses CPU time; if the loading thread uses none for `HANG_SECONDS`, the load fails.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from gearshift.parameters.server import Server
 
 HANG_SECONDS = 600.0
-LOOK_SECONDS = 5.0  # between two checks of the loading thread's processor time
+LOOK_SECONDS = 5.0  # interval of checks of the loading thread's CPU time
 
 
 def load_in_background(

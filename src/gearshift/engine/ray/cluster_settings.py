@@ -1,4 +1,4 @@
-"""Where the processes of a run live, and how they talk: what a user may choose."""
+"""Where the processes of a run are placed, and how they communicate: the user's settings."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Resources:
 
 @dataclass(frozen=True)
 class ConnectionSettings:
-    """Where the cluster is, and how processes talk."""
+    """Where the cluster is, and how processes communicate."""
 
     address: Text = setting(
         "local",
-        "Of a Ray cluster, as 10.0.0.5:6379; auto: the one of this machine; local: one for the run.",
+        "Address of a Ray cluster, such as 10.0.0.5:6379; auto: that of this machine; local: a new one for the run.",
     )
     wire: Wire = setting(
-        "auto", "How processes talk: ipc inside a machine, curve (encrypted) between machines."
+        "auto", "How processes communicate: ipc inside a machine, curve (encrypted) between machines."
     )
     half: bool = setting(False, "Send rows and gradients as bfloat16, half the bytes.")
     patience: Seconds = setting(30.0, "A process that is silent for this long is replaced.", above=0)
@@ -42,7 +42,7 @@ class ConnectionSettings:
         "How sync sums dense gradients: on the servers, among the workers, or whichever is faster.",
     )
     trusted_network: bool = setting(
-        False, "Only you reach the network: all-reduce may go between machines, unencrypted."
+        False, "Only you have access to the network: all-reduce may be used between machines, unencrypted."
     )
     two_levels: TwoLevels = setting(
         "auto",
@@ -52,16 +52,16 @@ class ConnectionSettings:
 
 @dataclass(frozen=True)
 class ClusterSettings(ConnectionSettings, Resources):
-    """Where a run's processes live, and how they talk."""
+    """Where a run's processes are placed, and how they communicate."""
 
-    spread: bool = setting(False, "Processes over many machines, rather than on few.")
+    spread: bool = setting(False, "Spread processes over many machines instead of few.")
     threads: Count = setting(1, "CPU threads of a worker and of a shard.", at_least=1)
 
     def transport(self, wire: Wire) -> Transport:
-        """What may be used with this wire."""
+        """Checks which settings may be used with this wire."""
         reason = ""
         if self.half:
-            reason = "cluster.half halves what goes through the servers; all-reduce sends whole numbers"
+            reason = "cluster.half applies only to transfers through the servers; all-reduce sends float32"
         elif wire == "curve" and not self.trusted_network:
             reason = (
                 "all-reduce is neither encrypted nor authenticated; between machines it needs a network that only you "

@@ -22,7 +22,7 @@ from gearshift.training.training import Training
 if TYPE_CHECKING:
     from gearshift.engine.ray.process_context import Membership
 
-BAG = 256  # ids of one example in a bag that messages have room for
+BAG = 256  # maximum number of ids per example and bag in a message
 
 
 @dataclass(frozen=True)

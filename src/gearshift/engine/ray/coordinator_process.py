@@ -1,7 +1,7 @@
 """The run in the coordinator's process: its accounts, evaluations and checkpoints, while others compute.
 
-A `Run` like any other, with its folder, log and control socket; only its passes over the data are made by other
-processes. It holds no rows: an evaluation reads those of the shards, at the run's current step.
+A `Run` like any other, with its folder, log and control socket; only the training itself happens in other processes. It
+holds no rows: an evaluation reads those of the shards, at the run's current step.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def report_restart(run: PreparedRun, folder: Path, seconds: float) -> None:
 
 
 def limit_restarts(folder: Path, start: int) -> None:
-    """Ends the run if the coordinator restarts again and again without progress: Ray would restart it without limit.
+    """Ends the run if the coordinator keeps restarting without progress: Ray would restart it without limit.
 
     The first restart is immediate; the delays between later ones grow.
     """
@@ -74,7 +74,7 @@ def limit_restarts(folder: Path, start: int) -> None:
             time.sleep(backoff(tries - 3))
     if tries > TRIES:
         raise UserError(
-            f"the coordinator was lost {TRIES} times without getting beyond {last}. Check whether it ran out "
+            f"the coordinator was lost {TRIES} times without progress beyond {last}. Check whether it ran out "
             f"of memory (the kernel log names killed processes), then resume the run: gearshift train --resume {folder}"
         )
 

@@ -10,8 +10,8 @@ from gearshift.engine.ray.silence import Loss, Silence
 from gearshift.run.control import Status
 
 POLL_SECONDS = 0.2
-SOON_SECONDS = 1.0  # that one poll waits for an answer
-ANSWER_SECONDS = 20.0  # after which an unanswered question is asked again
+SOON_SECONDS = 1.0  # how long one poll waits for an answer
+ANSWER_SECONDS = 20.0  # time after which an unanswered request is repeated
 
 
 class CoordinatorWatch:
@@ -25,13 +25,13 @@ class CoordinatorWatch:
         self.answer: dict[str, Any] = {}  # the newest
         self.plain_warning: str | None = None  # the warning about steps with too few gradients
         self._seen, self._start = 0, 0  # messages received from this start of the coordinator
-        self._question: Any = None  # the pending question to the coordinator
+        self._question: Any = None  # the pending request to the coordinator
         self._questioned_at = self._asked_at = 0.0
         self._looking = self._stopping = False
         self._stop_heard_by = -1  # the start of the coordinator that was asked to stop
 
     def look(self) -> None:
-        """Polls once. Never takes long: a question without an answer is checked again next time."""
+        """Polls once. Never takes long: an unanswered request is checked again next time."""
         if self._outcome.over or self._looking or time.monotonic() - self._asked_at < POLL_SECONDS:
             return
         self._looking = True  # a signal handler may ask for the status in the meantime
@@ -43,7 +43,7 @@ class CoordinatorWatch:
     def _look_now(self) -> None:
         processes, local = self._processes, self._processes.context.local
         if local is not None and local.died():
-            if not self._outcome.end_if_recorded():  # a run that has ended ends its cluster
+            if not self._outcome.end_if_recorded():  # a run ends its local cluster when it has ended
                 self._outcome.lose(Loss(f"the Ray cluster of this run died ({local.last_words()})"))
             return
         if self._question is None:
@@ -84,7 +84,7 @@ class CoordinatorWatch:
             self._send_stop()
 
     def stop(self, *, give_up: bool) -> None:
-        """A restarted coordinator is asked again, but never to give up: its save may succeed."""
+        """A restarted coordinator is asked again to stop, but not to give up its save, which may succeed."""
         self._stopping = True
         if not self._outcome.over:
             self._send_stop(give_up=give_up)

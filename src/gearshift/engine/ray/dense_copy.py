@@ -35,7 +35,7 @@ class DenseCopy:
                     for name, values in state.items():
                         server.optimizer_state[name].copy_(values)
                 case StepOnSum(group, lr_scale, examples, gradients) if group:
-                    assert sum_P is not None, "the shards stepped on a sum that this worker does not have"
+                    assert sum_P is not None, "the shards applied a sum that this worker does not have"
                     variance = None if variance_P is None else variance_P[columns]
                     server.step_beside(sum_P[columns], variance, examples, gradients, lr_scale)
 
@@ -54,7 +54,7 @@ def wants_spread(server: Server) -> bool:
 
 
 def why_not_copied(server: Server) -> str:
-    """Why a worker cannot repeat the steps of this server from a sum; empty if it can."""
+    """The reason why a worker cannot repeat the steps of this server from a sum; empty if it can."""
     known = all(
         values.dtype == (torch.float32 if values.dim() else torch.int64)
         and values.shape in (server.flat.shape, ())

@@ -53,7 +53,7 @@ def _kill(leader: int | None, folder: Path) -> bool:
         with suppress(ChildProcessError):
             os.waitpid(leader, os.WNOHANG)  # if it is our child: reaps the zombie
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(leader, signal.SIGKILL)  # all that can be done without /proc
+            os.killpg(leader, signal.SIGKILL)  # the best that is possible without /proc
         members |= {pid for pid in _processes() if _session(pid) == leader}
     for pid in members:
         with suppress(ProcessLookupError, PermissionError):
@@ -74,5 +74,5 @@ def _session(pid: int) -> int | None:
 
 if __name__ == "__main__":
     _, seconds, the_leader, the_folder = sys.argv
-    time.sleep(float(seconds))  # gives the process that asked time to report
+    time.sleep(float(seconds))  # gives the requesting process time to report
     end_session(int(the_leader), Path(the_folder))

@@ -33,7 +33,7 @@ from gearshift.run import folder as run_folder
 if TYPE_CHECKING:
     from gearshift.engine.ray import actors
 
-PLACE_SECONDS = 30.0  # in which Ray must find room
+PLACE_SECONDS = 30.0  # timeout for Ray to find resources
 
 
 def start(
@@ -82,7 +82,7 @@ def start(
         if origin is not None:
             write_state(folder, origin=str(origin.resolve()))
         write_state(folder, ray=local.address if local else settings.address)
-        write_state(folder, workers=None, strategy=None, tries=None)  # of an earlier start
+        write_state(folder, workers=None, strategy=None, tries=None)  # from an earlier start
         ownership.LeaseKeeper(folder, session, "ray", process_identity.identity(local.pid) if local else {})
         coordinator = ray.launch(plan, coordinate, {"shard": serve, "worker": work, "relay": relay}, context)
         return LaunchedRun(LaunchedProcesses(context, ray, coordinator, plan), model, warns=warns)
@@ -101,7 +101,8 @@ def start(
 
 
 def _ray() -> Any:
-    # By default Ray ends this process a minute after its head is gone. Our message says what to do, so we come first.
+    # By default Ray ends this process a minute after its head is gone. We end it earlier, with a message that says what
+    # to do.
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", f"{2 * LOST_SECONDS:.0f}")
     from gearshift.engine.ray import actors
 

@@ -106,7 +106,7 @@ class LaunchedRun(History):
         self._ask("resize", workers, timeout=timeout)
 
     def stop(self, *, give_up: bool = False) -> None:
-        """Like `Run.stop`. A restarted coordinator is asked again, but never to give up: its save may succeed."""
+        """Like `Run.stop`. A restarted coordinator is asked again to stop, but not to give up its save."""
         self._watch.stop(give_up=give_up)
 
     def checkpoint(self) -> None:
@@ -114,7 +114,7 @@ class LaunchedRun(History):
 
     def _ask(self, method: str, *arguments: Any, **settings: Any) -> Any:
         if self.finished:
-            raise UserError(f"run {self.folder.name} is over; `{method}` needs a live run")
+            raise UserError(f"run {self.folder.name} has ended; `{method}` needs a live run")
         seconds = settings.get("timeout", REQUEST_SECONDS) + ANSWER_MARGIN
         question = self._processes.coordinator.ask.remote(method, *arguments, **settings)
         answer = self._processes.ray.answer(question, seconds, silence=NO_ANSWER)
@@ -141,7 +141,7 @@ class LaunchedRun(History):
         return self._result
 
     def over(self, seconds: float) -> bool:
-        """Waits at most this long for the end. Whether the run is over. Does not raise the run's errors."""
+        """Waits at most this long for the end. Returns whether the run has ended. Does not raise the run's errors."""
         until = time.monotonic() + seconds
         while not self.finished:
             if time.monotonic() >= until:

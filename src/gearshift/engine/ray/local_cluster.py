@@ -27,7 +27,7 @@ from gearshift.run import temporary_folders
 from gearshift.run.process_identity import process_start
 
 START_SECONDS = 60.0
-STORE_BYTES = 80 << 20  # of Ray's object store, which holds almost nothing
+STORE_BYTES = 80 << 20  # size of Ray's object store, which is almost empty
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
 # Ray uses 127.0.0.1 as its address, and listens only there, if it believes that it cannot have a second machine. This
 # variable makes it believe so on every system.

@@ -1,4 +1,4 @@
-"""How a run on a cluster ended, as its starter knows it. What is left of the run in this process is then ended too."""
+"""How a run on a cluster ended, as seen by the process that started it, and the cleanup in this process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
 from gearshift.run.interrupts import ExitStop
 
-LEAVE_SECONDS = 15.0  # for Ray to disconnect
-GONE_SECONDS = 2.0  # the same, from a cluster that is gone
+LEAVE_SECONDS = 15.0  # timeout for Ray to disconnect
+GONE_SECONDS = 2.0  # the same, for a cluster that is gone
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class LaunchedOutcome:
         return True
 
     def end(self, error: tuple[str, bool] | None) -> None:
-        """The run has ended by itself; `error` is a message, and whether it is the user's."""
+        """The run has ended by itself; `error` is a message, and whether it is a user error."""
         folder = self._processes.folder
         if error is not None:
             self.error = UserError(error[0]) if error[1] else RuntimeError(error[0])
@@ -115,7 +115,7 @@ class LaunchedOutcome:
 
 
 def _record(folder: Path) -> run_folder.RunRecord | None:
-    """None if it cannot be read just now."""
+    """None if it cannot be read at the moment."""
     with suppress(OSError, UserError):
         return run_folder.read(folder)
     return None

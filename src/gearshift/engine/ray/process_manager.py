@@ -13,10 +13,10 @@ class ProcessListener(Protocol):
     """Is notified, from any thread, of what happens to processes."""
 
     def leaving(self, members: Sequence[To], reason: str) -> None:
-        """These will be gone soon."""
+        """These processes will be gone soon."""
 
     def replaced(self, who: To, reason: str) -> None:
-        """This one did not answer and is replaced."""
+        """This process did not answer and is being replaced."""
 
 
 class ProcessManager(Protocol):
@@ -43,6 +43,6 @@ class ProcessManager(Protocol):
         """Whether a machine has a relay that answers."""
 
     def step_down(self) -> None:
-        """Another coordinator has taken this one's place: this process ends at once, and writes nothing."""
+        """Another coordinator has replaced this one: this process ends at once and writes nothing."""
 
     def close(self) -> None: ...

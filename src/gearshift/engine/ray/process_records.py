@@ -21,7 +21,7 @@ class ProcessRecords:
         run_log.record(self.folder.path, run_log.Fault("start", role, number), session=self.folder.token)
 
     def record_end(self, role: str, number: int) -> None:
-        """The process ended in good order: its next start does not count as a restart."""
+        """The process exited normally: its next start does not count as a restart."""
         run_log.record(self.folder.path, run_log.Fault("end", role, number), session=self.folder.token)
 
     def starts(self) -> dict[To, int]:
@@ -34,7 +34,7 @@ class ProcessRecords:
         }
 
     def log(self, text: str) -> None:
-        """Writes to run.log what is too long for a message."""
+        """Writes text to run.log that is too long for a message."""
         run_log.write(self.folder.path, text, session=self.folder.token)
 
     def new_start(self, pid: int, node: str, restarted: bool) -> int:
@@ -46,7 +46,7 @@ class ProcessRecords:
         state = read_state(folder.path)
         number = int(state.get("start", 0)) + 1
         seen = folder.path.is_dir() and state.get("token", folder.token) == folder.token
-        if seen and folder.taken_by() is None:  # if not, `ProcessContext.enter` will say why
+        if seen and folder.taken_by() is None:  # if not, `ProcessContext.enter` raises the reason
             write_state(folder.path, start=number, pid=pid, node=node)
             self.record_start("coordinator", 0)
         return number

@@ -98,7 +98,7 @@ def _save_first(parts: RunParts) -> None:
 
 
 def _take_rows(parts: RunParts) -> None:
-    """The run is over: loads the rows for the final evaluations in this process."""
+    """Training has ended: loads the rows for the final evaluations in this process."""
     last = parts.saving.saver.last
     assert last is not None
     parts.training.learner.restore(Checkpoint.open(last))

@@ -32,7 +32,7 @@ class RemoteParameters:
         return self._shards.most_ids
 
     def learn_sizes(self, sizes: Sequence[Size]) -> None:
-        """Takes the sizes of the stores on the shards, for the report."""
+        """Sets the sizes of the stores on the shards, for the report."""
         for store, size in zip(self.stores, sizes, strict=True):
             store.size = size
 
@@ -73,7 +73,7 @@ class RemoteRows:
     def __init__(self, store: RowStore, number: int, parameters: RemoteParameters) -> None:
         self.parts, self.width, self.state_width = store.parts, store.width, store.state_width
         self._number, self._parameters, self._unmoved = number, parameters, store
-        self.size: Size = 0, 0  # in the newest checkpoint
+        self.size: Size = 0, 0  # rows and bytes in the newest checkpoint
 
     def __len__(self) -> int:
         return self.size[0]
@@ -94,7 +94,7 @@ class RemoteRows:
         if not columns.any():
             return np.ones(len(ids_U), np.bool_)
         moved_U = (self.peek(ids_U) != self._unmoved.peek(ids_U))[:, columns].any(1)
-        known_U: NDArray[np.bool_] = moved_U | self._unmoved.contains(ids_U)  # or from another run
+        known_U: NDArray[np.bool_] = moved_U | self._unmoved.contains(ids_U)  # or loaded from another run
         return known_U
 
     def peek(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:

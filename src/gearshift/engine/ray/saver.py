@@ -64,7 +64,7 @@ class ClusterSaver(Saver):
         return {"facts": facts, "arrays": arrays, "best": best}
 
     def has(self, step: int) -> bool:
-        """Whether this history saved the step. A folder left by a lost incarnation does not count."""
+        """Whether the step was saved and is still valid. A folder left by a lost incarnation does not count."""
         if self._session is None:
             return super().has(step)
         known = self.last is not None and self.last.name == self.checkpoints.path(step).name
@@ -76,10 +76,10 @@ class ClusterSaver(Saver):
         assert session is not None
         session.parts.events.write()
         path, facts = self.checkpoints.path(content["facts"]["step"]), content["facts"]
-        beside = snapshots.part_folder(self.checkpoints.folder, name)
+        temporary = snapshots.part_folder(self.checkpoints.folder, name)
         try:
             learner, layout = session.training.learner, session.layout
-            sizes = snapshots.commit(learner, layout, beside, path, facts, content["arrays"], self.check)
+            sizes = snapshots.commit(learner, layout, temporary, path, facts, content["arrays"], self.check)
             session.parameters.learn_sizes(sizes)
             self.link("last", path)
             self.check()
@@ -145,8 +145,8 @@ class FolderSnapshotStore:
         assert last is not None, "a run begins with a checkpoint"
         try:
             saved = Checkpoint.open(last, lambda file: not is_of_rows(file))
-        except UserError:  # it is not there, or not whole
-            refuse_vanished(self._folder)  # with its folder, which may come back
+        except UserError:  # it is missing or incomplete
+            refuse_vanished(self._folder)  # a missing folder may come back
             raise
         progress = saved.facts["progress"]
         # Later requests stay in force: the strategy is not part of the parameters' state.

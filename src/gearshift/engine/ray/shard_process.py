@@ -39,7 +39,7 @@ def serve(member: Membership, context: ProcessContext) -> None:
                 cut.write(part_folder(checkpoints, name), context.folder.check_not_taken)
             except OSError as failed:
                 error = f"shard {number} could not write its part of {name}: {why(failed, checkpoints)}"
-            except Exception as failed:  # of any kind: the coordinator waits for an answer
+            except Exception as failed:  # any error, because the coordinator waits for an answer
                 error = (
                     f"shard {number} could not write its part of {name} ({failed or type(failed).__name__})"
                 )

@@ -1,4 +1,4 @@
-"""Questions of the coordinator to the shards, for which it waits: reading rows, and the end of a cut.
+"""Blocking requests of the coordinator to the shards: reading rows, and waiting for the end of a cut.
 
 A shard that does not answer in time is replaced; one that has restarted has lost its state. Both raise `StateLost`, and
 the run goes back to its last checkpoint.
@@ -32,7 +32,7 @@ class ShardQuestions:
 
     @property
     def most_ids(self) -> int:
-        """The most ids that one question has room for."""
+        """The maximum number of ids in one request."""
         return self._driver.endpoint.limits.ids
 
     @property
@@ -41,7 +41,7 @@ class ShardQuestions:
         return None if self._role.running is None else self._role.running.cuts.current
 
     def replace(self, shard: int) -> None:
-        """Replaces a silent shard."""
+        """Replaces an unresponsive shard."""
         role = self._role
         reason = f"shard {shard} was silent for {role.shards.patience:g} s"
         self._process_manager.replace(To("shard", shard), role.shards.boot_of(shard), reason)
@@ -56,7 +56,7 @@ class ShardQuestions:
                 case Seen(incarnation, shard, _, question):
                     if (incarnation, question) == (role.incarnation, number):
                         answers[shard] = message
-                    return True  # or of a question that was answered already
+                    return True  # or to a request that was already answered
                 case ShardHello(shard, boot) if role.shards.is_new(shard, boot):
                     raise StateLost
             return False

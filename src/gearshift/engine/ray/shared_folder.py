@@ -26,11 +26,11 @@ from gearshift.run.ownership_files import Holder
 from gearshift.run.retry import retry
 
 T = TypeVar("T")
-LONGEST_PAUSE = 5.0  # seconds between two attempts to write in the run folder
-SHARED_SECONDS = 10.0  # after which every machine must see what was written in the run's folder
-FOLDER_SECONDS = 300.0  # that a restarted process waits for a folder that is full, read-only or unavailable
+LONGEST_PAUSE = 5.0  # interval of retries of writes in the run folder, in seconds
+SHARED_SECONDS = 10.0  # time after which every machine must see a write in the run's folder
+FOLDER_SECONDS = 300.0  # how long a restarted process waits if the folder is full, read-only or unavailable
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-KEEP_SECONDS = 5.0  # between two attempts of a process to record that it is alive
+KEEP_SECONDS = 5.0  # interval at which a process retries to record that it is alive
 
 STATE = run_folder.CLUSTER  # in the run's folder: state that outlives the coordinator and is in no checkpoint
 
@@ -54,14 +54,14 @@ class SharedFolder:
     token: str = (
         ""  # stored in the folder, so that machines can check that they see it; also the lease's session
     )
-    seconds: float = FOLDER_SECONDS  # for which failed writes are retried
+    seconds: float = FOLDER_SECONDS  # how long failed writes are retried
 
     @property
     def checkpoints(self) -> Path:
         return self.path / run_folder.CHECKPOINTS
 
     def is_seen(self) -> bool:
-        """Whether this machine sees the run's folder, and not another one of the same name."""
+        """Whether this machine sees the run's folder, and not a different folder with the same name."""
         with suppress(OSError):
             return bool(read_state(self.path).get("token", "") == self.token)
         return False
@@ -73,7 +73,7 @@ class SharedFolder:
         while not self.is_seen():
             if time.monotonic() >= until:
                 raise UserError(
-                    f"{platform.node()} does not see the run's folder {self.path}, or another folder of that name: "
+                    f"{platform.node()} does not see the run's folder {self.path}, or sees a different one there: "
                     "all machines of a run must share it (NFS, Lustre, a volume); set checkpoint.path to a folder "
                     "that they share"
                 )
@@ -89,7 +89,7 @@ class SharedFolder:
         if owner := self.taken_by():
             raise ownership.Fenced(
                 f"run {self.path.name} was taken over by process {owner.pid} on {owner.host} (lease {owner.fence}): "
-                "the processes that had it before have stopped and write nothing more"
+                "its previous processes have stopped and write nothing more"
             )
 
     def is_replaced(self) -> bool:
@@ -99,7 +99,7 @@ class SharedFolder:
         return fenced and owner is not None and owner.session == self.token
 
     def keep_lease(self, name: str) -> None:
-        """Keeps the lease while this process lives, so that nobody takes the run while its coordinator restarts."""
+        """Keeps the lease while this process lives: no other run can claim it while the coordinator restarts."""
         if self.token:
             _until_written(lambda: ownership.LeaseKeeper(self.path, self.token, name))
 
@@ -108,7 +108,7 @@ class SharedFolder:
     ) -> T:
         """Runs `do`, which needs the run's folder, with retries while that is full, read-only or unavailable.
 
-        `stopped` returns whether the user has asked the run to stop: then there are no more retries.
+        `stopped` returns whether the user has asked the run to stop, which ends the retries.
         """
         began = time.monotonic()
 
@@ -137,18 +137,18 @@ class SharedFolder:
                 f"Make it writable and resume from the last checkpoint: gearshift train --resume {self.path}"
             ) from None
         if (seconds := time.monotonic() - began) > 5:
-            notify(f"it took {seconds:.0f} s until {self.path} could be written")
+            notify(f"{self.path} could be written only after {seconds:.0f} s")
         return result
 
     def _is_of_folder(self, error: Exception) -> bool:
         """Whether the error concerns the run's folder, not data or a socket.
 
-        Errors about files of the folder have their names (`errors.naming`). Without a name, only errors of writing
-        count: data are only read.
+        Errors about files of the folder have their names (`errors.naming`). Without a name, only write errors count,
+        because data is only read.
         """
         if not isinstance(error, OSError):
             return False
-        name = error.filename2 or error.filename  # of a copy, its destination
+        name = error.filename2 or error.filename  # for a copy, the destination
         if isinstance(name, str | bytes):
             return Path(os.fsdecode(name)).is_relative_to(self.path)
         return error.errno in UNWRITABLE

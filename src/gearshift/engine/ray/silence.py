@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 LOST_SECONDS = (
-    180.0  # without Ray's head, or without a coordinator on a local cluster, after which the run is lost
+    180.0  # a run without Ray's head (or a local one without a coordinator) counts as lost after this time
 )
 
 
 @dataclass(frozen=True)
 class Loss:
-    """The reason why waiting for the run is pointless."""
+    """The reason why the run is considered lost."""
 
     reason: str
     of_head: bool = False  # Ray itself does not answer, so it cannot be queried; the run may continue
@@ -39,7 +39,7 @@ class Silence:
 
     def continues(self) -> Loss | None:
         """The coordinator has not answered again. Returns the loss, if the run is lost."""
-        if not self._ray.answers():  # any call to Ray would block
+        if not self._ray.answers():  # because any call to Ray would block
             return self._without_head()
         self._headless_since = None
         return self._without_coordinator()
@@ -64,7 +64,9 @@ class Silence:
         now = time.monotonic()
         if self._headless_since is None:
             self._headless_since = now
-            self._notify(f"Ray's head does not answer; if it is not back in {LOST_SECONDS:g} s, this ends")
+            self._notify(
+                f"Ray's head does not answer; if it is not back in {LOST_SECONDS:g} s, this command ends"
+            )
         elif now - self._headless_since > LOST_SECONDS:
             reason = "Ray does not answer any more: its head is gone, or this machine cannot reach it"
             return Loss(reason, of_head=True)

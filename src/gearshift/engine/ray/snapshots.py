@@ -45,7 +45,7 @@ def part_folder(checkpoints: Path, name: str) -> Path:
 
 @dataclass(frozen=True)
 class ShardSnapshot:
-    """A shard's part as it was when the cut was taken; the shard keeps working."""
+    """A shard's part at the time of the cut; the shard keeps working."""
 
     shard: int
     dense: dict[str, Tensor]  # flat, optimizer/..., statistics/..., and velocity under bmuf
@@ -110,13 +110,13 @@ def _own_rows(block: RowBlock, shard: int, shards: int) -> RowBlock:
 def commit(
     learner: Learner,
     layout: ShardLayout,
-    beside: Path,
+    temporary: Path,
     path: Path,
     facts: Mapping[str, Any],
     arrays: Mapping[str, Arrays],
     check: Callable[[], None] = lambda: None,
 ) -> list[Size]:
-    """Makes a checkpoint of the parts in `beside`. The learner's dense values become those of the cut.
+    """Turns the parts in `temporary` into a checkpoint. The learner's dense values become those of the cut.
 
     A velocity among the arrays of replicas is replaced by that of the shards.
     Returns the sizes of the stores, summed over all shards.
@@ -129,7 +129,7 @@ def commit(
     velocity = torch.zeros_like(learner.worker.dense.flat) if "replicas" in arrays else None
     with torch.no_grad():
         for shard, columns in enumerate(layout.dense):
-            part = dict(_arrays(beside / f"dense-s{shard}.safetensors"))
+            part = dict(_arrays(temporary / f"dense-s{shard}.safetensors"))
             learner.worker.dense.flat[columns].copy_(torch.from_numpy(part["flat"]))
             for name, values in optimizer.items():
                 saved = torch.from_numpy(part[f"optimizer/{name}"])
@@ -141,11 +141,11 @@ def commit(
                 values.copy_(torch.from_numpy(part[f"statistics/{name}"]))
             if velocity is not None:
                 velocity[columns] = torch.from_numpy(part["velocity"])
-            with naming(beside / f"s{shard}.json"):
-                entry = json.loads((beside / f"s{shard}.json").read_text())
+            with naming(temporary / f"s{shard}.json"):
+                entry = json.loads((temporary / f"s{shard}.json").read_text())
             files |= entry["files"]
             sizes.append(entry["sizes"])
-    for leftover in [*beside.glob("dense-s*.safetensors"), *beside.glob("s*.json")]:
+    for leftover in [*temporary.glob("dense-s*.safetensors"), *temporary.glob("s*.json")]:
         leftover.unlink()
     dense: dict[str, Arrays] = {
         "dense": {name: t.numpy() for name, t in learner.worker.dense.state().items()},
@@ -153,7 +153,7 @@ def commit(
     }
     if velocity is not None:
         dense["replicas"] = {"velocity": velocity.numpy()}
-    checkpoint.finish(beside, path, {**facts, PARTS: layout.shards}, {**arrays, **dense}, files, check)
+    checkpoint.finish(temporary, path, {**facts, PARTS: layout.shards}, {**arrays, **dense}, files, check)
     return [(sum(n for n, _ in store), sum(size for _, size in store)) for store in zip(*sizes, strict=True)]
 
 

@@ -59,7 +59,7 @@ class TrainingRunner(CoordinatorRunner):
             self._accounts.save_if_requested()
 
     def _saved_all(self) -> bool:
-        """At the end: whether the last step is saved. If not, it is tried again."""
+        """At the end: whether the last step is saved. If not, the save is retried."""
         last_save, saver, step = self._parts.last_save, self._session.saver, self._session.training.step
         last_save.begin()
         if self._session.shards.cut_in_progress is not None:

@@ -165,7 +165,7 @@ class WorkerComputation:
         return GroupSumPush(place.group, push.rows, dense, variance, push.examples)
 
     def _take_dense(self, job: Job) -> None:
-        """Copies the dense parameters: those of the worker's replica if it has one, as they are at this moment."""
+        """Copies the dense parameters: the current ones of the worker's replica if it has one."""
         if job.flat is None:
             self._dense_copy.take(job.answers, self._group.sum_P, self._group.variance_P)
         with torch.no_grad():

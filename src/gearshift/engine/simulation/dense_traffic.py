@@ -1,4 +1,4 @@
-"""How dense parameters travel under the strategy that decides: with pulls and pushes, or as exchanges of replicas."""
+"""How dense parameters are transferred under a strategy: with pulls and pushes, or in exchanges of replicas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gearshift.sync.synchronous import Sync
 class DenseTraffic:
     def __init__(self, network: Network, time: VirtualTime) -> None:
         self._network, self._time = network, time
-        self.seconds = 0.0  # that dense parameters add to a pull, or to a push
+        self.seconds = 0.0  # added to a pull or a push by dense parameters
         self.exchanges: Exchanges | None = None  # of a replica strategy
         self.counts: dict[int, Counts] = {}  # of each replica
 

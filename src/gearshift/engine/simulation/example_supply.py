@@ -12,7 +12,7 @@ class ExampleSupply:
         self.examples, self._supplied = examples, 0
 
     def next(self, strategy: Strategy, work: Work, now: float) -> Supplied | DataExhausted | None:
-        """A global batch if a worker waits for it, or a little more if it does not divide, to avoid a short lease."""
+        """A global batch if a worker waits for it, or slightly more, to avoid a short lease at the end."""
         if self._supplied == self.examples:
             return None if work.exhausted else DataExhausted(now)
         if work.supply or not work.parked:

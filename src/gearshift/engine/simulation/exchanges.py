@@ -1,10 +1,10 @@
 """Exchanges of replicas in virtual time: when each begins and ends, over links and sync servers of bounded speed.
 
 With a centre, an exchange carries the dense parameters there and back over the trainer's own link and through the sync
-servers, which serve one after the other; each server has a share of the parameters, so n servers are n times as fast.
-The mean of all is a ring all-reduce over the trainers' links, and begins when the one before it has ended. In the
-background trainers continue to compute; in the training loop they wait. Knows no gradient: `ReplicaLearning` is
-notified when weights are copied and when they are merged.
+servers, which serve exchanges one after the other; each server has a share of the parameters, so n servers are n times
+as fast. The mean of all is a ring all-reduce over the trainers' links, and begins when the previous one has ended.
+During a background exchange trainers continue to compute; in the training loop they wait. No gradients here:
+`ReplicaLearning` is notified when weights are copied and when they are merged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gearshift.parameters.replicas.figures import Counts, both_ways, by_all_redu
 from gearshift.sync.exchange import Background, Choices, EverySeconds, EverySteps
 
 AN_INSTANT = 0.01  # seconds
-BUFFERS = {"params": 1, "frozen_v": 2, "params_m_v": 3}  # that a merge averages
+BUFFERS = {"params": 1, "frozen_v": 2, "params_m_v": 3}  # number of buffers that a merge averages
 
 
 def pause_after(trigger: Background, takes: float) -> float:
@@ -91,7 +91,7 @@ class MeanExchanges:
     ) -> None:
         self._choices, self._network, self._time = choices, network, time
         self._members, self._learning = members, learning
-        self._round: tuple[int, ...] | None = None  # the replicas of the current one
+        self._round: tuple[int, ...] | None = None  # the replicas in the current round
 
     def begin_background(self, replica: int) -> None:
         """This replica is new; it is in the next round."""
@@ -150,7 +150,7 @@ class Exchanges:
         self._exchanged_at: dict[int, float] = {}
 
     def end(self) -> None:
-        """Another strategy takes over; exchanges in progress are dropped."""
+        """Another strategy takes over; exchanges in progress are cancelled."""
         self._members.over = True
 
     # ---- workers ----
@@ -182,7 +182,7 @@ class Exchanges:
         """A batch of this worker has been processed. Returns when it may ask for the next."""
         replica, now = self._choices.replica_of(worker), self._time.now
         if replica not in self._members.steps:
-            return now  # it was lost before its step came
+            return now  # its worker was lost before the step
         self._members.step(replica)
         if self._choices.exchange != "centre" or self._background or not self._is_due(replica):
             return now
@@ -196,10 +196,10 @@ class Exchanges:
         assert isinstance(trigger, EverySeconds)
         return self._time.now - self._exchanged_at[replica] >= trigger.seconds
 
-    # ---- all together, in the training loop ----
+    # ---- merges of all replicas, in the training loop ----
 
     def meeting(self) -> float:
-        """Seconds that a merge of all takes."""
+        """The seconds that a merge of all replicas takes."""
         return self._network.reduce(max(1, len(self._members)), BUFFERS[self._choices.snapshot])
 
     def met(self) -> None:

@@ -1,8 +1,8 @@
-"""Real gradients in virtual time: what a simulated cluster would have learned, on one machine.
+"""Real gradients in virtual time: trains on one machine what a simulated cluster would have learned.
 
 The simulator decides when each worker pulls, when its gradient arrives and whether it is applied. Here the gradient is
-computed at the time of the pull, on the parameters of that time, kept until its step, and applied. So staleness has its
-true effect without any waiting. Every example is measured once, before it is trained on.
+computed at the time of the pull, on the parameters at that time, kept until its step, and then applied. So staleness
+has its true effect without any waiting. Every example is measured once, before it is trained on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DAY = 86_400
 class VirtualRun:
     """The result of a run in virtual time."""
 
-    measures: Measures = field(default_factory=Measures)  # of every example before it trained
+    measures: Measures = field(default_factory=Measures)  # of every example before training on it
     days: Slices = field(default_factory=Slices)  # the same, by UTC day
     pieces: Slices = field(default_factory=Slices)  # the same, by position // `piece`, where that is given
     outcome: Outcome | None = None
@@ -60,8 +60,9 @@ def train_in_virtual_time(
 ) -> VirtualRun:
     """One pass over `data` with the workers of `cluster`. All strategies must take batches of one size.
 
-    `lr_scale` may depend on how many examples are through. `shuffle=(seed, epoch)` is the order of an epoch, as
-    `Dataset.batches` takes it. `piece` examples at a time are measured apart: what a switch did just after it.
+    `lr_scale` may depend on the number of examples done. `shuffle=(seed, epoch)` is the order of an epoch, as
+    `Dataset.batches` takes it. Every `piece` examples are also measured separately, to show the short-term effect of a
+    switch.
     """
     examples, planned = data.count(), tuple(switches)
     if examples is None:
@@ -71,7 +72,7 @@ def train_in_virtual_time(
     for switch in planned:
         if switch.settings.get("batch", strategy.batch) != strategy.batch:
             raise UserError(
-                f"the switch to {switch.strategy} takes another batch; virtual time needs one size"
+                f"the switch to {switch.strategy} changes the batch size; virtual time needs one size"
             )
     run = VirtualRun()
     scale = lr_scale if callable(lr_scale) else lambda _: lr_scale
@@ -153,7 +154,7 @@ class _Learning:
             case Discard(lease) if lease in self._pushes:
                 self._end(lease)
             case Reissue(lease):
-                del self._pushes[lease], self._worker_of[lease]  # its examples are computed again
+                del self._pushes[lease], self._worker_of[lease]  # its examples are leased again
             case _:
                 pass
 

@@ -9,20 +9,20 @@ from gearshift.sync.exchange import Choices
 
 
 class ReplicaLearning(Protocol):
-    """What replicas do, for an engine that knows none."""
+    """The events of replicas, for an engine without real replicas."""
 
     def join(self, worker: int) -> None: ...
 
     def leave(self, worker: int) -> None: ...
 
     def idle(self, worker: int) -> None:
-        """There is nothing left for it to do."""
+        """The worker has no work left."""
 
     def send(self, replica: int) -> None:
         """Its weights are copied: an exchange begins."""
 
     def receive(self, replicas: tuple[int, ...]) -> None:
-        """The exchange of these ends: with the centre if it is one, with each other if they are all."""
+        """The exchange of these replicas ends: a single replica with the centre, or all with each other."""
 
     def meet(self) -> None:
         """All replicas merge in the training loop."""
@@ -33,7 +33,7 @@ class ReplicaMembers:
 
     def __init__(self, choices: Choices, counts: dict[int, Counts]) -> None:
         self._choices, self._counts = choices, counts
-        self.workers: dict[int, set[int]] = {}  # that are there, by replica
+        self.workers: dict[int, set[int]] = {}  # present workers, by replica
         self.steps: dict[int, int] = {}  # of each replica
         self.in_flight: set[int] = set()  # replicas whose exchange is in flight
         self.over = False  # another strategy has taken over; exchanges in flight have no effect

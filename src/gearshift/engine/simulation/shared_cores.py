@@ -1,7 +1,7 @@
 """A few cores shared in equal parts by all computing workers (processor sharing), in virtual time.
 
 With n jobs on C cores each runs at the speed min(1, C/n). All jobs run equally fast, so one clock of work done
-per job orders them, and a job costs a heap operation whatever comes and goes in the meantime.
+per job orders them, and a job costs one heap operation, however many jobs start and end in the meantime.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from math import inf
 class SharedCores:
     def __init__(self, cores: float) -> None:
         self.cores, self.now = cores, 0.0
-        self._done = 0.0  # seconds of work that a job present from the start would have got
-        self._jobs: list[tuple[float, int]] = []  # done when the clock shows this; the lease
+        self._done = 0.0  # seconds of work that a job present from the start would have received
+        self._jobs: list[tuple[float, int]] = []  # the clock value at which the job is done; its lease
         self._present: set[int] = set()
 
     def add(self, lease: int, work: float, now: float) -> None:
@@ -34,7 +34,7 @@ class SharedCores:
         return self.now + max(0.0, self._jobs[0][0] - self._done) / self._speed
 
     def pop(self, now: float) -> int:
-        """The job that ends now."""
+        """Removes and returns the job that ends now."""
         self._advance(now)
         self._done, lease = heappop(self._jobs)
         self._present.discard(lease)

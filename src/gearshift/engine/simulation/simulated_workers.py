@@ -1,4 +1,5 @@
-"""The workers of a simulated cluster: they join, ask, compute as long as the cluster model draws, die and return.
+"""The workers of a simulated cluster: they join, request work, compute for the time drawn by the cluster model, die and
+return.
 
 Their events go to `report`. A dead worker counts as alive until its absence is noticed.
 """
@@ -27,7 +28,7 @@ from gearshift.sync.events import (
 
 
 class Gradients(Protocol):
-    """What becomes of the gradients that workers compute."""
+    """What happens to the gradients that workers compute."""
 
     def arrive(self, worker: int, lease: int) -> str | None:
         """The gradient is with the servers now; a reason if it cannot be used."""
@@ -48,14 +49,18 @@ class SimulatedWorkers:
         self._pull, self._push = cluster.network.pull, cluster.network.push
         self._times = worker_times(cluster)
         self._begun = [0] * cluster.workers  # batches
-        self._lease: list[int | None] = [None] * cluster.workers  # what it computes, if it lives
+        self._lease: list[int | None] = [None] * cluster.workers  # what it computes, if it is alive
         self._there = [False] * cluster.workers
         self._absences = [times.absences() for times in self._times]
-        self._absence = [next(absences, None) for absences in self._absences]  # the present or the next one
+        self._absence = [
+            next(absences, None) for absences in self._absences
+        ]  # the current or the next absence
         self._idle_since: dict[int, float] = {}
         self._idle = 0.0
         self._cores = SharedCores(cluster.cores) if cluster.cores is not None else None
-        self._on_cores: dict[int, tuple[int, float, float]] = {}  # by lease: worker, cpu seconds, not before
+        self._on_cores: dict[
+            int, tuple[int, float, float]
+        ] = {}  # by lease: worker, CPU seconds, earliest start
 
     def start(self) -> None:
         for worker, absence in enumerate(self._absence):
@@ -73,7 +78,7 @@ class SimulatedWorkers:
         """Of all workers, up to now."""
         return self._idle + sum(self._time.now - since for since in self._idle_since.values())
 
-    # ---- a worker's way ----
+    # ---- the life of a worker ----
 
     def _come(self, worker: int) -> None:
         self._there[worker] = True
@@ -94,10 +99,10 @@ class SimulatedWorkers:
             self._ask(worker)
 
     def begin(self, begin: Begin, not_before: float) -> None:
-        """A step by all-reduce ends later than it is decided: work begins `not_before` that."""
+        """A step by all-reduce ends later than it is decided: work does not begin before `not_before`."""
         worker, lease = begin.worker, begin.lease
         if not self._there[worker]:
-            return  # it is dead, and nobody knows yet
+            return  # it is dead, but this has not been noticed yet
         now = max(self._time.now, not_before)
         self._idle += now - self._idle_since.pop(worker)
         self._lease[worker] = lease.number
@@ -117,7 +122,7 @@ class SimulatedWorkers:
 
     def _arrive(self, worker: int, lease: int) -> None:
         if self._lease[worker] != lease:
-            return  # the worker died over it
+            return  # the worker died during the computation
         self._lease[worker] = None
         refused = self._gradients.arrive(worker, lease) if self._gradients is not None else None
         now = self._time.now
@@ -125,7 +130,7 @@ class SimulatedWorkers:
             self._report(GradientArrived(worker, lease, now))
         else:
             self._report(GradientRefused(worker, lease, refused, now))
-        exchanges = self._traffic.exchanges  # the event may have brought another strategy
+        exchanges = self._traffic.exchanges  # the event may have changed the strategy
         ready = now if exchanges is None else exchanges.stepped(worker)
         if ready > now:
             self._time.set(ready, self._ask_after_exchange, worker, 0)

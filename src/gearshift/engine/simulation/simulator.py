@@ -1,11 +1,12 @@
 """A cluster in virtual time: a heap of events drives the coordinator that real runs have, and no second passes.
 
-Workers join, ask, compute for the time that the cluster model draws, and their gradients arrive; they die, leave
-and come back. With no `Learning` it is timing only; with one, real gradients are computed on the parameters that
-the worker would have had. The same cluster, strategy and seed give the same events and the same actions.
+Workers join, request work, compute for the time that the cluster model draws, and their gradients arrive; they die,
+leave and come back. Without `Learning` it simulates timing only; with one, real gradients are computed on the
+parameters that the worker would have had. The same cluster, strategy and seed give the same events and the same
+actions.
 
-At one instant the order is that in which things were set down. Examples are supplied a global batch at a time,
-when they are wanted, so a strategy that takes over can cut what is left in its own way.
+Events at the same time happen in the order in which they were scheduled. Examples are supplied on demand, a global
+batch at a time, so a new strategy can divide the remaining examples in its own way.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from gearshift.sync.synchronous import Sync
 
 
 class Learning(Protocol):
-    """What the gradients are, for an engine that knows none. Calls come in the order of virtual time."""
+    """Computes real gradients for the simulator, which has none itself. Calls come in the order of virtual time."""
 
     def switched(self, strategy: Strategy) -> ReplicaLearning | None:
         """This strategy decides from now on; also called before any worker joins. Returns its replicas, if any."""
@@ -60,7 +61,7 @@ class Learning(Protocol):
         """`Apply`, `Discard` or `Reissue`, in the order decided. A step under a replica strategy is one gradient's."""
 
 
-HOPELESS = 50  # times the examples were begun in vain
+HOPELESS = 50  # stops when reissued examples exceed this multiple of all examples
 Log = Callable[[Event, list[Action]], None]
 
 
@@ -74,7 +75,7 @@ def simulate(
     learning: Learning | None = None,
     log: Log | None = None,
 ) -> Outcome:
-    """Trains on `examples` examples, in virtual time; `automatic` may change the strategy as it sees fit."""
+    """Trains on `examples` examples, in virtual time; `automatic` may change the strategy."""
     plan = SwitchPlan(switches, automatic)
     simulation = Simulation(cluster, strategy, ExampleSupply(examples), plan, learning, log)
     if learning is not None:
@@ -85,7 +86,7 @@ def simulate(
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Timing only makes no reference cycles, and the collector would walk over all workers again and again."""
+    """Pauses the garbage collector: timing alone creates no cycles, and scans of all workers are slow."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -144,7 +145,7 @@ class Simulation:
         )
 
     def _next(self) -> None:
-        """What comes next happens."""
+        """Processes the next event."""
         end, at = self._workers.next_end, self._time.next_at
         if end < at:
             self._workers.end_computation(end)
@@ -158,12 +159,12 @@ class Simulation:
         left = f"{examples - self._tally.ended:,} of {examples:,} examples are not trained"
         if self._workers.all_gone:
             return f"every worker has left permanently, and {left}; let at least one return"
-        return f"{self._coordinator.strategy.name} lets nobody begin at {self._time.now:g} s, and {left}"
+        return f"{self._coordinator.strategy.name} lets no worker begin at {self._time.now:g} s, and {left}"
 
     # ---- events ----
 
     def _report(self, event: Event) -> None:
-        """An event, and those that follow from it at once."""
+        """Processes an event and all that follow from it at the same time."""
         self._handle(event)
         while (following := self._following()) is not None:
             self._handle(following)
@@ -199,7 +200,7 @@ class Simulation:
             self._take_over(self._coordinator.strategy)
 
     def _take_over(self, strategy: Strategy) -> None:
-        """Another strategy decides: replicas end or begin, after what waited has formed its steps."""
+        """Another strategy takes over: replicas end or begin, after waiting gradients have formed their steps."""
         replicas = None if self._learning is None else self._learning.switched(strategy)
         self._traffic.take_over(strategy, self._coordinator.work.pace.counts, replicas)
 

@@ -1,7 +1,7 @@
-"""The totals of a run on an engine, counted from its actions as they are carried out.
+"""The totals of a simulated run, counted from its actions as they are carried out.
 
-Counts examples, not batches, except where it says so. Staleness and lag are those of all gradients that formed a
-step, also at weight 0. A reason is counted by its first words, before the colon: the rest has numbers in it.
+Counts examples, not batches, unless stated otherwise. Staleness and lag are those of all gradients that formed a
+step, also at weight 0. A reason is counted by the words before the colon, because the rest contains numbers.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    strategy: str  # the one that decided last
+    strategy: str  # the last strategy
     workers: int
-    seconds: float  # until the last step
+    seconds: float  # virtual time of the last step
     steps: int
-    batches: int  # begun
+    batches: int  # batches begun
     events: int
     applied: int
     discarded: int
     discarded_by_reason: dict[str, int]
-    reissued: int  # begun in vain: their worker was lost
+    reissued: int  # lost together with their worker
     applied_by_worker: tuple[int, ...]
     discarded_by_worker: tuple[int, ...]
     staleness: Distribution  # steps applied since its parameters were pulled
     lag: Distribution  # steps behind its schedule
-    idle_seconds: float  # of workers that are there and have nothing to do
+    idle_seconds: float  # idle time of present workers
     possible: float  # examples per second, if nobody ever waited and nothing was discarded
     automatic: tuple[Change, ...] = ()  # what auto changed, when and why
     sync_gap: dict[str, Any] | None = None  # the totals of replica exchanges
@@ -78,7 +78,7 @@ class Tally:
 
     @property
     def ended(self) -> int:
-        """Examples that are through, one way or the other."""
+        """Examples that were applied or discarded."""
         return self.applied + self.discarded
 
     def count(self, action: Action) -> None:

@@ -1,4 +1,4 @@
-"""Virtual time: what happens when, in order, and no second passes. At one instant the order is that of `set`."""
+"""Virtual time: a queue of events in the order of their times. Events at the same time keep the order of `set`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
 
-Happen = Callable[[int, int], None]  # is given a worker and one number more
+Happen = Callable[[int, int], None]  # called with a worker and one more number
 
 
 class VirtualTime:
@@ -22,10 +22,10 @@ class VirtualTime:
 
     @property
     def next_at(self) -> float:
-        """When something happens next; inf: nothing does."""
+        """The time of the next event; inf if there is none."""
         return self._heap[0][0] if self._heap else inf
 
     def go_on(self) -> None:
-        """What comes next happens."""
+        """Runs the next event."""
         self.now, _, happen, worker, what = heappop(self._heap)
         happen(worker, what)

@@ -10,7 +10,7 @@ from pathlib import Path
 from gearshift.engine.protocol.messages import To
 from gearshift.errors import UserError
 
-LONGEST = 107  # of a socket's path, in Linux
+LONGEST = 107  # maximum length of a socket's path on Linux
 
 
 def ipc_address(folder: Path, me: To, boot: int) -> str:
@@ -34,7 +34,7 @@ def _check_folder(path: Path) -> None:
         raise UserError(f"{path}: a socket's path has at most {LONGEST} bytes; choose a shorter folder")
     status = path.parent.stat()
     if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o700:
-        raise UserError(f"{path.parent} can be entered by others; use a folder of your own with `chmod 700`")
+        raise UserError(f"other users can enter {path.parent}; use a folder of your own with `chmod 700`")
 
 
 def _check_host(host: str, address: str, keys: bool, open_to_host: bool) -> None:
@@ -45,6 +45,6 @@ def _check_host(host: str, address: str, keys: bool, open_to_host: bool) -> None
             f"{address}: name the IP address to listen on, for example tcp://127.0.0.1:*"
         ) from None
     if ip.is_unspecified:
-        raise UserError(f"{address} would listen on every network of this host; name one address")
+        raise UserError(f"{address} would listen on all networks of this host; name one address")
     if not keys and not (ip.is_loopback and open_to_host):
         raise UserError(f"{address}: a port is opened with keys only; inside a host use ipc://")

@@ -1,7 +1,7 @@
 """How a field of a message that holds arrays is written and read: which frames it has, and the limits of each.
 
-Ids, rows and gradients are checked here: a store refuses values that are out of range or not finite, and this must not
-happen to a shard in the middle of a step. Weights and optimizer states are sent in full precision even if rows and
+Ids, rows and gradients are checked here: a store rejects values that are out of range or not finite, and this must not
+happen in the middle of a shard's step. Weights and optimizer states are sent in full precision even if rows and
 gradients are sent as bfloat16, because the lost precision could not be recovered. They may have any value, even if it
 is not finite: otherwise a diverged replica would make the others wait forever.
 """
@@ -26,7 +26,7 @@ from gearshift.parameters.push import RowPush
 
 def finite(values: Floats) -> Floats:
     flat = values.reshape(-1)
-    # The dot product is three times as fast, and finite unless something is wrong or very large.
+    # The dot product is three times as fast, and finite unless a value is not finite or very large.
     with np.errstate(all="ignore"):
         if not np.isfinite(flat.dot(flat)) and not np.isfinite(flat).all():
             raise WireError("a gradient that is not finite")
@@ -137,7 +137,7 @@ class DensePart:
         size = r.limits.dense[r.shard]
         values = r.array(np.float32, most=size)
         if len(values) != size and (len(values) or not self._optional):
-            raise WireError("an array of another size")
+            raise WireError("an array of the wrong size")
         return torch.from_numpy(values)
 
     def frames(self, limits: Limits) -> int:
@@ -161,7 +161,7 @@ class DenseGradientPart:
 
 
 class VariancePart:
-    """The variance of the gradients in the sum of a group. The limits say whether the optimizer needs it.
+    """The variance of the gradients in the sum of a group. The limits define whether the optimizer needs it.
 
     If it does, the sum cannot be applied without it. If it does not, there is no frame.
     """
@@ -257,7 +257,7 @@ class StateByName:
 
     def read(self, head_value: tuple[bool, ...], r: FrameReader) -> dict[str, Tensor]:
         if self._whole and any(head_value) and not all(head_value):
-            raise WireError("a part of a state")
+            raise WireError("an incomplete optimizer state")
         tensors = {}
         for one in _present(head_value, r.limits.state):
             count = r.limits.dense[r.shard] if one.each else 1
@@ -321,8 +321,8 @@ class NamedDimensions:
     def _check(self, shape: tuple[int, ...], message: FrameReader | FrameWriter) -> None:
         bounds = {"B": (0, message.limits.batch), "T": (1, message.limits.tasks)}
         if len(shape) != len(self._letters):
-            raise WireError("an array of another size")
+            raise WireError("an array of the wrong size")
         for letter, size in zip(self._letters, shape, strict=True):
             least, most = bounds[letter]
             if not least <= size <= most or message.dimensions.setdefault(letter, size) != size:
-                raise WireError("an array of another size")
+                raise WireError("an array of the wrong size")

@@ -63,7 +63,7 @@ assert len(BY_NUMBER) == len(KINDS), "two kinds of message have one number"
 
 @cache
 def most_frames(limits: Limits) -> int:
-    """That any message has."""
+    """The fields that every message has."""
     return max(1 + kind.layout.frames(limits) for kind in KINDS)
 
 
@@ -85,7 +85,7 @@ class Codec:
         return [prefix + head, *writer.arrays]
 
     def _plain_head(self, kind: MessageKind, message: Message) -> bytes:
-        """By msgspec alone; empty if it cannot do it, or if there may be a text that must be cut."""
+        """Encodes with msgspec alone; empty if that is impossible, or if a text may have to be truncated."""
         try:
             head = ENCODER.encode(msgspec.convert(message, kind.layout.head, from_attributes=True))
         except (msgspec.ValidationError, UnicodeEncodeError):
@@ -100,7 +100,7 @@ class Codec:
         number, half, head = self._opened(frames)
         if number == KNOCK:
             if head or len(frames) > 1:
-                raise WireError("more than the message has")
+                raise WireError("more data than the message has")
             return None, half
         kind = BY_NUMBER.get(number)
         if kind is None:
@@ -109,7 +109,7 @@ class Codec:
             raise WireError("a message for another role")
         message = self._message(kind, head, frames[1:], half)
         if said_by(message) != speaker:
-            raise WireError("a message in the name of another")
+            raise WireError("a message in the name of another process")
         return message, half
 
     def _opened(self, frames: Sequence[Buffer]) -> tuple[int, bool, bytes]:
@@ -118,10 +118,12 @@ class Codec:
             raise WireError("too many frames" if frames else "no frames")
         head = memoryview(frames[0])
         if not HEAD.size <= len(head) <= self.limits.head_bytes:
-            raise WireError("a head of another size")
+            raise WireError("a header of the wrong size")
         magic, form, number, flags = HEAD.unpack_from(head)
         if magic != MAGIC or form != FORMAT:
-            raise WireError("not of this protocol" if magic != MAGIC else "another version of the protocol")
+            raise WireError(
+                "not a message of this protocol" if magic != MAGIC else "another version of the protocol"
+            )
         if flags & ~HALF:
             raise WireError("a flag that the message does not have")
         return number, bool(flags), bytes(head[HEAD.size :])
@@ -158,11 +160,11 @@ def _parsed(kind: MessageKind, head: bytes) -> Any:
     except msgspec.ValidationError:
         raise WireError("a field out of range") from None
     except UnicodeDecodeError:
-        raise WireError("a text that is none") from None
+        raise WireError("an invalid text") from None
     except msgspec.DecodeError:
-        raise WireError("a head that cannot be read") from None
+        raise WireError("an unreadable header") from None
     if ENCODER.encode(fields) != head:
-        raise WireError("a head in another form")
+        raise WireError("a header in another encoding")
     return fields
 
 

@@ -24,8 +24,8 @@ class PeerConnection:
     contact: Contact
     socket: Socket
     monitor: Socket
-    down_since: float | None = field(default_factory=time.monotonic)  # None: it is up
-    refused: bool = False  # libzmq does not retry after that
+    down_since: float | None = field(default_factory=time.monotonic)  # None: it is connected
+    refused: bool = False  # libzmq does not retry after a failed handshake
     knocked: bool = False  # a first message was sent: the peer can answer only after it has received one
 
 
@@ -60,7 +60,7 @@ class Connections:
         self._poller.register(dealer, zmq.POLLIN)
 
     def mend(self) -> None:
-        """Reopens connections that were refused because the peer did not know our key yet."""
+        """Reopens connections that were rejected because the peer did not know our key yet."""
         for line in list(self._lines.values()):
             if line.refused:
                 self.connect(line.contact)

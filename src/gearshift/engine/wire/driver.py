@@ -29,9 +29,9 @@ from gearshift.engine.wire.keys import Contact
 from gearshift.parameters.push import ShardPush
 from gearshift.training.ended import BatchMeasures
 
-LAST_BATCH = 10.0  # seconds that a computation has to finish when the worker ends
+LAST_BATCH = 10.0  # time for a computation to finish when the worker ends
 KEPT = 1000  # messages
-FAREWELL = 10.0  # maximum seconds that workers have to learn that the run is over
+FAREWELL = 10.0  # maximum time for workers to be told that the run has ended
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class RoleRunner(Protocol):
     def tick(self) -> None: ...
     def over(self) -> bool: ...
     def busy(self) -> bool:
-        """Whether it works while the loop waits."""
+        """Whether the role is computing while the loop waits."""
 
     def wake_at(self) -> float:
         """The `time.monotonic` time at which to call `wake`; inf: never."""
@@ -79,7 +79,7 @@ class RoleRunner(Protocol):
     def wake(self) -> None: ...
 
     def figures(self) -> dict[str, float]:
-        """From any thread."""
+        """May be called from any thread."""
 
 
 class Driver:
@@ -93,7 +93,7 @@ class Driver:
         alone_after: float = 300.0,
         hang_after: float = 300.0,
     ) -> None:
-        """`look` returns the known contacts. Fails after `alone_after` seconds without the coordinator."""
+        """`look` returns the known contacts. Raises after `alone_after` seconds without the coordinator."""
         self.endpoint, self.interval, self.look, self.notify = endpoint, tick, look, notify
         self.alone_after, self.hang_after = alone_after, hang_after
         self._posted = queue.SimpleQueue[Callable[[], None]]()
@@ -104,7 +104,7 @@ class Driver:
         self._cpu = 0.0  # CPU seconds of the loop
         self._stopped = False
         self._runner: RoleRunner | None = None
-        self._waited = 0.0  # seconds of waiting for others
+        self._waited = 0.0  # idle seconds, spent waiting for other processes
 
     def post(self, do: Callable[[], None]) -> None:
         """Runs `do` in the loop, between two messages. May be called from any thread."""
@@ -112,7 +112,7 @@ class Driver:
         self.endpoint.wake()
 
     def stop(self) -> None:
-        """From any thread."""
+        """May be called from any thread."""
         self.post(self._stop)
 
     def run(self, role: Role, compute: Compute | None = None) -> None:
@@ -141,7 +141,7 @@ class Driver:
             self._cpu = time.thread_time()
 
     def _turn(self, runner: RoleRunner) -> None:
-        while self._kept:  # before the clock: they may have waited for long
+        while self._kept:  # handled before the timers, because they may have waited for a long time
             runner.handle(self._kept.popleft())
             self.send(runner.role)
         if time.monotonic() >= self._due:
@@ -176,7 +176,7 @@ class Driver:
         }
 
     def listen(self, take: Callable[[Message], bool], enough: Callable[[], bool]) -> None:
-        """Receives in the middle of a turn, for one tick or until `enough`. Messages not taken wait for their turn."""
+        """Receives in the middle of a turn, for one tick or until `enough`. Other messages wait for the next turn."""
         until = time.monotonic() + self.interval
         while not enough() and (left := until - time.monotonic()) > 0:
             for message in self._receive(self._runner, left):
@@ -255,7 +255,7 @@ class RelayRunner(NeverWoken):
 
 
 class CoordinatorRunner(NeverWoken):
-    """When the work is done it stays until no worker sends requests, so that every worker learns of the end."""
+    """After the end of the work the loop continues until no worker sends requests, so that all of them are notified."""
 
     def __init__(self, role: CoordinatorRole, interval: float) -> None:
         self.role, self._quiet = role, 2.5 * interval
@@ -270,7 +270,7 @@ class CoordinatorRunner(NeverWoken):
         self.role.tick(self._now())
 
     def _now(self) -> float:
-        """Time without this process running (frozen, or in a long evaluation) does not count: it received nothing."""
+        """Time in which this process received nothing (frozen, or in a long evaluation) does not count."""
         now = time.monotonic()
         if (slept := now - self._awake) > self.role.patience / 2:
             self._began += slept
@@ -303,7 +303,7 @@ class WorkerRunner:
         self.role, self._compute, self._post, self._hang_after = role, compute, post, hang_after
         self._job: Job | None = None
         self._since = 0.0  # the start of the current computation
-        self._batches, self._seconds = 0, 0.0  # batches computed, and the time it took
+        self._batches, self._seconds = 0, 0.0  # number of batches computed, and the total time
         self._jobs = queue.SimpleQueue[Job | None]()
         self._thread = threading.Thread(target=self._loop, name="gearshift-compute", daemon=True)
         self._thread.start()

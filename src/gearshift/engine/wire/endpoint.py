@@ -7,8 +7,8 @@ other by CURVE keys. Queues are bounded: a message that does not fit, or has no 
 roles resend it. Refusals are counted by reason; a connection that broke because the peer died is counted as broken and
 not reported. Used by one thread, except `wake`.
 
-A name on the wire is role/number/boot/random: ZeroMQ ignores a peer whose name it believes connected, so no two
-connections share a name; and nobody can guess a name, so a connection that comes back may take over its own.
+A name on the wire is role/number/boot/random: ZeroMQ ignores a peer whose name it considers connected, so no two
+connections share a name. Names cannot be guessed, so a reconnecting peer may safely take over its own name.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Endpoint:
         self.contact = Contact(me, boot, address, keys.public if keys else "")
 
     def learn(self, contacts: Iterable[Contact]) -> None:
-        """Takes contacts of processes that started or restarted; known ones are ignored."""
+        """Adds contacts of processes that started or restarted; known ones are ignored."""
         for contact in contacts:
             if contact.who != self.me and self._register.learn(contact):
                 if bool(contact.key) != bool(self.keys):
@@ -101,7 +101,7 @@ class Endpoint:
             packed = [route.name, *self._packed(frames, self.contact.address)]
             sent = send_frames(self.listener.router, packed, self.counts.unsent)
         else:
-            self.counts.unsent["nobody there yet"] += 1
+            self.counts.unsent["no peer yet"] += 1
             return
         if sent:
             self.counts.sent.count(frames)

@@ -12,12 +12,12 @@ from gearshift.engine.protocol.messages import To
 from gearshift.engine.wire.frames import Buffer
 from gearshift.engine.wire.refused_connections import FAILURES
 
-NEWS_SECONDS = 60.0  # between two messages about the same reason
+NEWS_SECONDS = 60.0  # minimum time between two messages about the same reason
 
 
 @dataclass
 class Traffic:
-    """Whole messages, with the bytes of their frames, also of those that went through shared memory."""
+    """Complete messages, with the bytes of their frames, including those sent through shared memory."""
 
     messages: int = 0
     bytes: int = 0
@@ -38,7 +38,7 @@ class EndpointCounts:
         self._reported_at: dict[str, float] = {}
 
     def count_failure(self, event: zmq.Event, *, died: bool) -> None:
-        """Counts a failed handshake. `died`: the peer was a process of ours that died, not a stranger."""
+        """Counts a failed handshake. `died`: the peer was one of our processes that died, not a stranger."""
         (self.broken if died else self.refused)[FAILURES[event]] += 1
 
     def figures(self) -> dict[str, float]:

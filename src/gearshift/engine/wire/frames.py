@@ -1,4 +1,4 @@
-"""The frames of one message: a head, then arrays as they lie in memory, little endian.
+"""The frames of one message: a header, then arrays as they are in memory, little endian.
 
 `FrameReader` takes the arrays that `FrameWriter` puts, in the same order. It copies only arrays that are not aligned in
 memory, compares the size of each with the limits before it uses it, and requires that nothing is left over.
@@ -33,7 +33,7 @@ class FrameWriter:
 
     def __init__(self, limits: Limits, *, half: bool, shard: int | None) -> None:
         self.limits, self.shard, self._half = limits, shard, half
-        self.dimensions: dict[str, int] = {}  # by letter, of arrays whose names have them
+        self.dimensions: dict[str, int] = {}  # sizes by dimension letter
         self.text_left = limits.text  # bytes
         self.arrays: list[Array] = []
 
@@ -65,20 +65,20 @@ class FrameReader:
 
     def end(self) -> None:
         if self._next != len(self._arrays):
-            raise WireError("more than the message has")
+            raise WireError("more data than the message has")
 
     def array(
         self, dtype: DTypeLike, *, most: int, row: tuple[int, ...] = (), exact: int | None = None
     ) -> Array:
         """The next frame as [n, *row], n at most `most`, or `exact`ly."""
         if self._next == len(self._arrays):
-            raise WireError("less than the message has")
+            raise WireError("less data than the message has")
         raw = memoryview(self._arrays[self._next])
         self._next += 1
         line = np.dtype(dtype).itemsize * int(np.prod(row, dtype=np.int64))
         count, rest = divmod(len(raw), line)
         if rest or count > most or (exact is not None and count != exact):
-            raise WireError("an array of another size")
+            raise WireError("an array of the wrong size")
         if not count:
             return np.empty((0, *row), dtype)
         values = np.frombuffer(raw, dtype).reshape(count, *row)

@@ -1,6 +1,6 @@
-"""Authentication: CURVE key pairs, the register of public keys, and the check that admits no other keys.
+"""Authentication: CURVE key pairs, the register of public keys, and the check that rejects all other keys.
 
-Each process makes its own pair; the secret key never leaves it. The code that starts the processes distributes their
+Each process creates its own pair; the secret key never leaves it. The code that starts the processes distributes their
 `Contact`s, which contain nothing secret. A restarted process has a new key, and the old one is no longer valid.
 """
 
@@ -50,7 +50,9 @@ class ContactRegister:
         if known is not None and known.boot >= contact.boot:
             return False
         if contact.key and self._by_key.get(contact.key, contact.who) != contact.who:
-            raise ValueError(f"{contact.who} has a key that is another's; every process makes its own")
+            raise ValueError(
+                f"{contact.who} has the key of another process; every process must create its own"
+            )
         if known is not None:
             self._by_key.pop(known.key, None)
         self._newest[contact.who] = contact

@@ -30,7 +30,7 @@ class Statistic:
 
     name: str
     shape: tuple[int, ...] = ()
-    counts: bool = False  # int64 and not float32
+    counts: bool = False  # int64 instead of float32
 
     @property
     def size(self) -> int:
@@ -42,22 +42,22 @@ class StatePart:
     """A part of an optimizer's state: float32, or an int64 counter."""
 
     name: str
-    each: bool = True  # a value for each parameter, and not one for all
+    each: bool = True  # one value per parameter, not one for all
     counts: bool = False  # int64
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    widths: tuple[int, ...]  # of a row, by store
-    dense: tuple[int, ...]  # dense parameters, by shard
-    ids: int  # of one store in one message
-    batch: int  # examples of one lease
+    widths: tuple[int, ...]  # row widths, by store
+    dense: tuple[int, ...]  # number of dense parameters, by shard
+    ids: int  # maximum number of ids of one store in one message
+    batch: int  # maximum number of examples in one lease
     tasks: int = 1
-    parts: int = 100_000  # gradients in one step
-    text: int = 1000  # bytes of the names and reasons in one message
+    parts: int = 100_000  # maximum number of gradients in one step
+    text: int = 1000  # maximum bytes of the names and reasons in one message
     statistics: tuple[Statistic, ...] = ()
     state: tuple[StatePart, ...] = ()  # of the dense optimizer
-    spread: bool = False  # the sum of an all-reduce group comes with the variance of its gradients
+    spread: bool = False  # the sum of an all-reduce group includes the variance of its gradients
 
     def __post_init__(self) -> None:
         assert self.dense and all(width > 0 for width in self.widths) and self.tasks > 0

@@ -51,7 +51,7 @@ class Listener:
         """Handles an event of the socket's monitor."""
         message = recv_monitor_message(self.monitor)
         event = zmq.Event(message["event"])
-        if event in FAILURES:  # a broken handshake is a stranger's only where strangers can connect
+        if event in FAILURES:  # a broken handshake can come from a stranger only where strangers can connect
             self._counts.count_failure(event, died=event == BROKE_OFF and self._only_ours)
         self.handshakes.saw(event, int(message["value"]))
 

@@ -1,8 +1,8 @@
 """The layout of a message, derived from its dataclass: its fields, in order, each by its type.
 
-    int, float, bool, str, an IntEnum        a value in the head
+    int, float, bool, str, an IntEnum        a value in the header
     X | None                                 the same, or None
-    a dataclass                              its fields, in the head, and its arrays
+    a dataclass                              its fields, in the header, and its arrays
     a union of dataclasses                   the same, after the place of the dataclass in the union
     tuple[Ids, ...], tuple[Floats, ...], ... arrays, one for each store
     tuple[RowPush, ...]                      arrays, four for each store
@@ -12,7 +12,7 @@
     NDArray, as `labels_BT`                  an array; the letters at the end of its name are its dimensions
 
 A new message is a dataclass in `engine/protocol` and needs no change here. A number is at least 0, or at least its
-default if that is lower. The head of a message is an array in MessagePack; msgspec checks it against types that are
+default if that is lower. The header of a message is an array in MessagePack; msgspec checks it against types that are
 derived here too.
 """
 
@@ -83,9 +83,10 @@ BY_STORE: dict[Any, FieldFormat] = {
 
 
 class MessageLayout:
-    """Of one dataclass: a message, or a part of one. `tag` is its place in a union, if it is in one.
+    """The layout of one dataclass: a message, or a part of one. `tag` is its position in a union, if it is in one.
 
-    msgspec alone can convert between `cls` and `head` if it `is_plain`. It knows no limit of texts, and no numpy.
+    msgspec alone can convert between `cls` and `head` if it `is_plain`. It does not enforce text limits and does not
+    support numpy.
     """
 
     def __init__(self, cls: type[Any], tag: int | None = None) -> None:
@@ -177,5 +178,5 @@ def _compound(origin: Any, arguments: tuple[Any, ...], field: Field[Any]) -> Fie
 
 
 def _dtype(arguments: tuple[Any, ...]) -> Any:
-    """Of `NDArray`: its second argument is `np.dtype` of something."""
+    """The dtype of an `NDArray`: its second argument is `np.dtype[...]`."""
     return get_args(arguments[1])[0]

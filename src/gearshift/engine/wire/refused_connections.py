@@ -1,7 +1,7 @@
 """Refused connections to a listening socket, as reported by libzmq, counted by reason.
 
-Where strangers can connect (a port), each of these counts as one until it has shown a key. Where they cannot (a folder
-that only this user may enter, or a connection that we opened), a broken handshake means that a process died.
+Where strangers can connect (a port), each connection counts as a stranger until it has shown a key. Where they cannot
+(a folder that only this user may enter, or a connection that we opened), a broken handshake means that a process died.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import zmq
 
 BROKE_OFF = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
 FAILURES = {
-    BROKE_OFF: "a handshake that broke off",
+    BROKE_OFF: "an interrupted handshake",
     zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "a handshake without the right keys",
     zmq.Event.HANDSHAKE_FAILED_AUTH: "a handshake with an unknown key",
 }

@@ -1,7 +1,7 @@
 """How one field of a message is written and read, if it is not an array: numbers, text, and nested values.
 
-A `FieldFormat` puts one value into the head of the message. `head` is the type of that value: msgspec refuses a head
-with anything else in it. Arrays are separate frames (array_fields.py).
+A `FieldFormat` puts one value into the header of the message. `head` is the type of that value: msgspec rejects a
+header with anything else in it. Arrays are separate frames (array_fields.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gearshift.engine.wire.limits import Limits, WireError
 
 MOST = 2**62  # of any number
 Count = Annotated[int, Meta(ge=0, lt=MOST)]
-Real = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]  # also not NaN
+Real = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]  # excludes NaN
 
 
 class FieldFormat(Protocol):
@@ -30,7 +30,7 @@ class FieldFormat(Protocol):
         """The value for the header; arrays go to `w`."""
 
     def read(self, head_value: Any, r: FrameReader) -> Any:
-        """The value again, from its part of the head (of the type `head`) and the arrays of `r`."""
+        """Restores the value from its part of the header (of the type `head`) and the arrays of `r`."""
 
     def frames(self, limits: Limits) -> int:
         """The maximum number of arrays that it writes."""
@@ -84,7 +84,7 @@ class Maybe:
     """A field that may be None."""
 
     def __init__(self, present: FieldFormat) -> None:
-        assert present.head is not None, "None says that it is not there"
+        assert present.head is not None, "None means that the field is absent"
         self.present, self.head = present, present.head | None
 
     def write(self, value: Any, w: FrameWriter) -> Any:

@@ -1,8 +1,8 @@
 """Large frames inside a host: the sender copies them into memory that it shares, the receiver copies them out.
 
-Each process has a ring buffer, a file beside the sockets that only its user can open; the message contains the
+Each process has a ring buffer, a file next to the sockets that only its user can open; the message contains the
 position of its large frames in the buffer. No process waits for another: a buffer holds the newest bytes, and the
-number at its start is the total number of bytes written. From this number a slow receiver sees that its frames were
+number at its start is the total number of bytes written. This number tells a slow receiver that its frames were
 overwritten; the message then counts as lost.
 """
 
@@ -22,9 +22,9 @@ from gearshift.engine.wire.frames import Buffer
 from gearshift.engine.wire.limits import Broken, Limits, WireError
 
 MAGIC = b"GSSM"
-LARGE = 32 * 1024  # bytes from which shared memory is worthwhile
+LARGE = 32 * 1024  # minimum frame size for which shared memory is worthwhile
 START = 64  # where the ring buffer begins in its file; the number is before it
-MESSAGES = 6  # that a ring buffer has room for
+MESSAGES = 6  # number of messages that fit into a ring buffer
 
 
 def ring_size(limits: Limits) -> int:
@@ -42,7 +42,7 @@ class RingBuffer:
             self._memory = np.frombuffer(mmap.mmap(handle, START + size), np.uint8)
         finally:
             os.close(handle)
-        self._written = self._memory[:8].view(np.uint64)  # how much, since the beginning
+        self._written = self._memory[:8].view(np.uint64)  # total bytes written so far
         self._ring = self._memory[START:]
 
     def share(self, frames: Sequence[Buffer]) -> list[Buffer]:
@@ -58,7 +58,7 @@ class RingBuffer:
         size, at = len(self._ring), int(self._written[0])
         if at % size + len(frame) > size:
             at += size - at % size  # the rest of the ring is too short
-        self._written[0] = at + len(frame)  # first: warns receivers that still read the old bytes
+        self._written[0] = at + len(frame)  # written first, to warn receivers that still read the old bytes
         self._ring[at % size : at % size + len(frame)] = np.frombuffer(frame, np.uint8)
         return at
 
@@ -74,30 +74,30 @@ class PeerBuffer:
             with file.open("rb") as opened:
                 memory = np.frombuffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
         except (OSError, ValueError):
-            raise Broken("shared memory that is not there") from None
+            raise Broken("missing shared memory") from None
         if len(memory) <= START:
-            raise Broken("shared memory that is not there")
+            raise Broken("missing shared memory")
         self._written, self._ring = memory[:8].view(np.uint64), memory[START:]
 
     def gather(self, frames: Sequence[Buffer], limits: Limits) -> list[Buffer]:
         """The original message."""
         where, most = bytes(frames[0])[len(MAGIC) :], most_frames(limits)
         if not 0 < len(where) <= 24 * most or len(where) % 24:
-            raise WireError("an invalid place in shared memory")
+            raise WireError("an invalid position in shared memory")
         whole: list[Buffer] = list(frames[1:])
         for index, at, length in struct.iter_unpack("<3Q", where):
             if index > len(whole) or len(whole) > most:
-                raise WireError("an invalid place in shared memory")
+                raise WireError("an invalid position in shared memory")
             whole.insert(index, self._get(at, length, limits))
         return whole
 
     def _get(self, at: int, length: int, limits: Limits) -> Buffer:
         size = len(self._ring)
         if length > limits.frame_bytes or at % size + length > size or at + length > int(self._written[0]):
-            raise WireError("an invalid place in shared memory")
+            raise WireError("an invalid position in shared memory")
         data = self._ring[at % size : at % size + length].copy()
         if int(self._written[0]) > at + size:
-            raise Broken("shared memory that was written over")
+            raise Broken("overwritten shared memory")
         return data
 
 

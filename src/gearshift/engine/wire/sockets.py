@@ -1,4 +1,4 @@
-"""Makes the ZeroMQ sockets of an endpoint: their options, the length of their queues, and their keys."""
+"""Creates the ZeroMQ sockets of an endpoint: their options, queue lengths and keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gearshift.engine.wire.limits import Limits
 from gearshift.engine.wire.refused_connections import WATCHED
 
 SMALL, BULK = 1000, 16  # messages that may wait at a connection: with the coordinator, with a shard
-ROOM = 256  # for what CURVE adds to a frame
+ROOM = 256  # bytes that CURVE adds to a frame
 OPTIONS = {  # in milliseconds
     zmq.LINGER: 1000,
     zmq.HANDSHAKE_IVL: 10_000,
@@ -80,7 +80,7 @@ def monitor_of(socket: Socket, poller: zmq.Poller) -> Socket:
 
 
 def send_frames(socket: Socket, frames: list[Buffer], unsent: Counter[str]) -> bool:
-    """Whether they were queued; if not, the reason is counted."""
+    """Returns whether the frames were queued; if not, the reason is counted."""
     try:
         socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
         return True
@@ -89,5 +89,5 @@ def send_frames(socket: Socket, frames: list[Buffer], unsent: Counter[str]) -> b
     except zmq.ZMQError as error:
         if error.errno != zmq.EHOSTUNREACH:
             raise
-        unsent["the other is gone"] += 1
+        unsent["the peer is gone"] += 1
     return False

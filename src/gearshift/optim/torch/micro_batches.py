@@ -44,7 +44,7 @@ class Collector:
         """Take the gradients that `backward()` left in `.grad`. Pass `examples` if micro-batches differ in size."""
         if self.over:
             raise UserError(
-                "the micro_batches() block is over: call collect() inside it, after each backward()"
+                "the micro_batches() block has ended: call collect() inside it, after each backward()"
             )
         parameters = list(self._optimizer.parameters())
         if all(p.grad is None for p in parameters):

@@ -28,7 +28,7 @@ class VarianceReducedOptimizer(RuleOptimizer):
     optional_state = frozenset({"ratio"})  # present while `beta3` is above 0
     collector: Collector | None = None  # while a `micro_batches` block is open
     collected: Mapping[Tensor, Collected] = MappingProxyType({})  # set by `micro_batches` for the next step
-    ratios: tuple[Ratios, ...] = ()  # of the last step
+    ratios: tuple[Ratios, ...] = ()  # ratios of the last step
     plain_steps = 0  # steps with r = 1, because there were too few gradients
 
     def base(self, group: dict[str, Any]) -> DenseOptimizer:

@@ -1,4 +1,4 @@
-"""What replicas exchange with and an evaluation sees: a centre, or a global model that all of them step together."""
+"""What replicas exchange with and evaluations use: a centre, or a global model that all replicas update together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gearshift.sync.exchange import Choices
 
 
 class CommonModel:
-    """Begins at `flat`; `choices` say which of the two counts."""
+    """Starts at `flat`; `choices` determines whether it is a centre or a global model."""
 
     def __init__(self, choices: Choices, flat: Tensor) -> None:
         self._choices = choices
@@ -21,11 +21,11 @@ class CommonModel:
         self.global_step = GlobalStep(choices, flat)
 
     def meet_centre(self, sent: Tensor, weight: float) -> Tensor:
-        """One trainer and the centre, which it moves unless it has finished; what the trainer merges with."""
+        """One trainer exchanges with the centre, which moves unless it has finished. Returns what it merges with."""
         return centre_step(self.centre, sent, self._choices) if weight else self.centre.clone()
 
     def meet_all(self, snapshots: list[Tensor], weights: list[float]) -> Tensor:
-        """All trainers with each other; what they merge with."""
+        """An exchange of all trainers with each other. Returns what they merge with."""
         return self.global_step.step(mean_of(snapshots, weights))
 
     @torch.no_grad()
@@ -35,16 +35,16 @@ class CommonModel:
         self.global_step.shift(change)
 
     def velocity(self) -> Tensor | None:
-        """A copy of what block momentum has gathered; None for a strategy without it."""
+        """A copy of the velocity of block momentum; None for a strategy without it."""
         return self.global_step.velocity.clone() if self._choices.block_momentum else None
 
     def take_velocity(self, velocity: Tensor | None) -> None:
-        """Of a run that was saved. Replicas begin at its global model, so the next step is counted from there."""
+        """Restores the velocity of a saved run. Replicas start at its global model."""
         if velocity is not None and self._choices.block_momentum:
             self.global_step.velocity.copy_(velocity)
 
     def seen(self, replicas: Iterable[DenseReplica]) -> Tensor:
-        """What an evaluation sees: the centre, the global model, or the mean of these replicas."""
+        """The weights that an evaluation uses: the centre, the global model, or the mean of these replicas."""
         if self._choices.exchange == "centre":
             return self.centre
         members = list(replicas)

@@ -1,8 +1,7 @@
 """Counts of exchanges per replica. There are no tensors here, so a timing-only simulator counts in the same way.
 
-Sync gap = batches / exchanges of a replica, averaged over replicas; exchanges of a finished replica that has nothing
-left to give do not count. Share in flight = share of batches whose step fell between the copy and the merge of an
-exchange.
+Sync gap = batches / exchanges of a replica, averaged over replicas; exchanges of a finished replica with no new updates
+do not count. Share in flight = share of batches whose step fell between the copy and the merge of an exchange.
 """
 
 from __future__ import annotations

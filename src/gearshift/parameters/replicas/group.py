@@ -8,8 +8,8 @@ a checkpoint (docs/adr/0014):
     fold      the server takes the evaluated weights, and the mean of the replicas' optimizer states
     rechoose  from one replica strategy to another, replicas and their states stay unchanged
 
-This class knows no threads. With several threads, `step` and `send`/`receive` of one replica may overlap; callers must
-serialise everything else.
+This class does not create threads. With several threads, `step` and `send`/`receive` of one replica may overlap;
+callers must serialise everything else.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gearshift.sync.exchange import Choices
 
 class Replicas:
     def __init__(self, server: Server, choices: Choices, counts: dict[int, Counts] | None = None) -> None:
-        """`counts` continue earlier counts."""
+        """`counts` continues earlier counts."""
         self.server, self.choices = server, choices
         self.members: dict[int, DenseReplica] = {}
         self.counts = {} if counts is None else counts
@@ -72,7 +72,7 @@ class Replicas:
         return self.members.get(self.choices.replica_of(worker))
 
     def busy(self, worker: int) -> None:
-        """The worker computes."""
+        """The worker has work again."""
         self._idle.discard(worker)
         replica = self.of(worker)
         if replica is not None:
@@ -89,9 +89,9 @@ class Replicas:
     # ---- training ----
 
     def step(self, worker: int, push: Push, *, lr_scale: float) -> AppliedPush:
-        """Rows into the shared store, the dense gradient into the worker's replica; what is left to report."""
+        """Applies rows to the store and the dense gradient to the worker's replica. Returns what is left to report."""
         replica = self.of(worker)
-        assert replica is not None, "a worker has joined before it computes"
+        assert replica is not None, "a worker must join before it computes"
         rows = for_rows(push, self.choices)
         self.server.push_rows(rows, lr_scale=lr_scale)
         replica.step(local_gradient(self.server, push.dense, push.examples), lr_scale=lr_scale)
@@ -152,7 +152,7 @@ class Replicas:
     # ---- evaluation and checkpoints ----
 
     def target(self) -> Tensor:
-        """What an evaluation sees."""
+        """The weights that an evaluation uses."""
         return self.common.seen(self.members.values())
 
     @torch.no_grad()
@@ -191,7 +191,8 @@ class Replicas:
 
 
 def for_rows(push: Push, choices: Choices) -> ReplicaRowsPush:
-    """Its rows count as its share of a global batch: a row is moved as far as in a gradient strategy, in more steps.
+    """Its rows count as its share of a global batch: a row moves as far as under a gradient strategy, but in more
+    steps.
 
     The optimizer state of rows, which all strategies share, then has the same meaning before and after a switch.
     """
@@ -200,7 +201,7 @@ def for_rows(push: Push, choices: Choices) -> ReplicaRowsPush:
 
 def local_gradient(server: Server, dense: Tensor, examples: float) -> Tensor:
     """The gradient of a replica's step: the mean over the examples of its batch."""
-    gradient = dense * (1.0 / max(examples, 1e-12))  # rounds like the server
+    gradient = dense * (1.0 / max(examples, 1e-12))  # same rounding as on the server
     if server.dense_policy.clip_norm is not None:
         clip_norm(gradient, server.dense_policy.clip_norm)
     return gradient
@@ -230,7 +231,8 @@ def rule_for(server: Server, choices: Choices) -> DenseOptimizer:
     optimizer = bind(server.optimizer, server.layers)
     if isinstance(optimizer, VarianceReduced):
         raise UserError(
-            "a replica makes a step from one gradient, but optimizer.dense vr_* needs several of a step; use adam"
+            "a replica makes each step from one gradient, but optimizer.dense vr_* needs several gradients per step; "
+            "use adam"
         )
     k_step = choices.exchange == "mean" and choices.merge == "overwrite" and choices.snapshot != "params"
     if k_step:

@@ -82,7 +82,7 @@ def local_rule(optimizer: DenseOptimizer, snapshot: Snapshot) -> DenseOptimizer:
 class Phase:
     """One average over all replicas: the contribution of each state, and how each uses the mean."""
 
-    name: str  # of the contribution
+    name: str  # name of the contribution
     give: Callable[[State], Tensor]
     take: Callable[[State, Tensor], None]
 

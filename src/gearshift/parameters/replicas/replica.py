@@ -17,9 +17,9 @@ class DenseReplica:
         self, flat: Tensor, state: State, rule: DenseOptimizer, choices: Choices, counts: Counts
     ) -> None:
         self.flat, self.state, self.rule, self.choices, self.counts = flat, state, rule, choices, counts
-        self.steps = 0  # since the fork, or since its choices changed
+        self.steps = 0  # steps since the fork, or since its choices changed
         self.finished = False  # its workers have no work left
-        self._exchanged_steps = 0  # made before its last exchange
+        self._exchanged_steps = 0  # steps made before its last exchange
         self.sent: Tensor | None = None  # the copy sent in the current exchange
         self._unfinished: float | None = None  # the rate scale of a step that the next merge completes
 
@@ -35,7 +35,7 @@ class DenseReplica:
             self.rule.step(self.flat, gradient, self.state, lr_scale=lr_scale)
 
     def finish_step(self) -> None:
-        """Complete a step that waited for a merge."""
+        """Complete a step that was waiting for a merge."""
         if self._unfinished is not None:
             assert isinstance(self.rule, FrozenAdam)
             scale, self._unfinished = self._unfinished, None
@@ -48,7 +48,7 @@ class DenseReplica:
 
     @property
     def weight(self) -> float:
-        """The weight in an exchange. 0 if the replica is finished and has nothing left to give."""
+        """The weight in an exchange. 0 if the replica is finished and has no new updates."""
         return 0.0 if self.finished and not self.unexchanged else 1.0
 
     @torch.no_grad()

@@ -126,7 +126,7 @@ def test_labels_of_a_left_join(tmp_path: Path) -> None:
     )
     inferred = infer(path)
     assert inferred.schema.labels == (Label("click", missing="no_click"),)
-    assert "click is 1 or missing (266 of 400 examples): missing is taken as no click" in warned(inferred)
+    assert "click is 1 or missing (266 of 400 examples): missing counts as no click" in warned(inferred)
     assert read(path, inferred.schema).read(0, 400).labels_BT[:4, 0].tolist() == [1, 0, 0, 1]
 
 
@@ -147,7 +147,7 @@ def test_missing_labels_under_other_rules_and_in_tables(tmp_path: Path) -> None:
 def test_missing_labels_among_zeros_and_ones_are_warned_of(tmp_path: Path) -> None:
     inferred = infer(labelled(tmp_path, ["" if i % 10 == 9 else i % 3 // 2 for i in range(400)]))
     assert inferred.schema.labels == (Label("click"),)
-    assert "click is missing in 40 of 400 examples looked at, first in line 11" in warned(inferred)
+    assert "click is missing in 40 of 400 sampled examples, first in line 11" in warned(inferred)
 
 
 def test_a_guess_of_two_values_that_do_not_tell_is_uncertain(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_several_columns_that_could_be_the_label(tmp_path: Path) -> None:
     lines = [f"{i % 2},{i % 5 // 4},u{i % 20},{i % 3 // 2}" for i in range(400)]
     (tmp_path / "a.csv").write_text("\n".join(["a,b,user,c", *lines]) + "\n")
     inferred = infer(tmp_path / "a.csv")
-    assert "`c` is taken as the label by its place alone, but `a`, `b` are 0/1 too" in warned(inferred)
+    assert "`c` is used as the label by its position alone, but `a`, `b` are 0/1 too" in warned(inferred)
     assert "--label a" in warned(inferred)
     (tmp_path / "a.csv").write_text("\n".join(["a,b,user,click", *lines]) + "\n")
     assert infer(tmp_path / "a.csv").warnings == ()
@@ -184,20 +184,20 @@ def test_a_label_named_like_the_opposite_of_a_click_is_doubted(tmp_path: Path, n
     path = labelled(tmp_path, [int(i % 5 == 0) for i in range(400)], name)
     for inferred in (infer(path), infer(path, label=name)):
         assert inferred.warnings[0] == (
-            f"{name} is named like the opposite of a click, and 1 is taken as the click; if 0 means the click: "
+            f"{name} is named like the opposite of a click, and 1 counts as the click; if 0 means the click: "
             f'--label {name} --positive 0 (in Python: label="{name}", positive="0")'
         )
     stated = infer(path, label=name, positive="0")
     assert stated.warnings == ()
     assert read(path, stated.schema).read(0, 400).labels_BT.sum() == 320
     words = infer(labelled(tmp_path, ["no" if i % 5 else "yes" for i in range(400)], name))
-    assert "and yes is taken as the click; if no means the click: --label" in warned(words)
+    assert "and yes counts as the click; if no means the click: --label" in warned(words)
 
 
 def test_a_label_of_mostly_ones_is_doubted(tmp_path: Path) -> None:
     inferred = infer(labelled(tmp_path, [int(i % 5 > 0) for i in range(400)]))
     assert inferred.warnings[0].startswith(
-        "click is 1 in 80.0 % of the examples looked at, and 1 is taken as the click; if 0 means the click: "
+        "click is 1 in 80.0 % of the sampled examples, and 1 counts as the click; if 0 means the click: "
         "--label click --positive 0"
     )
     slip = infer(labelled(tmp_path, ["x" if i == 7 else int(i % 5 > 0) for i in range(400)]))

@@ -54,7 +54,7 @@ def is_feature(inferred: InferredSchema) -> bool:
 def test_a_column_that_knows_the_label_is_left_out(values: object, reason: str) -> None:
     inferred = look_at(values)
     assert reason in why(inferred)
-    assert "it would give the label away" in why(inferred)
+    assert "it would reveal the label" in why(inferred)
     assert not is_feature(inferred)
     assert [feature.name for feature in inferred.schema.features] == ["other"]
 
@@ -75,9 +75,7 @@ CONVERTED = CLICK & (RANDOM.random(SIZE) < 0.25)
 def test_a_column_that_only_some_clicks_set_is_left_out(values: object, reason: str) -> None:
     inferred = look_at(values)
     assert reason in why(inferred)
-    assert f"in {CONVERTED.sum()} examples, all of them clicks): it would give the label away" in why(
-        inferred
-    )
+    assert f"in {CONVERTED.sum()} examples, all of them clicks): it would reveal the label" in why(inferred)
     assert not is_feature(inferred)
     assert next(guess.left_out for guess in inferred.guesses if guess.column == "it") is not None
 

@@ -180,7 +180,7 @@ def test_the_index_column_that_pandas_writes(tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "p.csv")
     inferred = looked_at(tmp_path / "p.csv")
     assert inferred.schema.labels == (Label("target"),)
-    assert why(inferred, "c1") == "ignored: numbers the lines"
+    assert why(inferred, "c1") == "ignored: a line number"
     assert features(inferred) == {"color": Categorical}
 
 
@@ -260,7 +260,7 @@ def test_values_that_hardly_recur_are_left_out_but_not_ids(tmp_path: Path) -> No
 
     header = "click,phrase,user_id,thing,thing_hist"
     inferred = looked_at(write(tmp_path / "rare.csv", [header, *each(line)]))
-    assert why(inferred, "phrase") == "ignored: 590 distinct in 600 examples: hardly any recurs"
+    assert why(inferred, "phrase") == "ignored: 590 distinct in 600 examples: few of them recur"
     assert features(inferred) == {"user_id": Categorical, "thing": Categorical, "thing_hist": Sequence}
 
 
@@ -314,8 +314,8 @@ def test_parquet_with_types(tmp_path: Path) -> None:
     assert inferred.schema.labels == (Label("clicked"),)
     assert inferred.schema.time == "at"
     assert features(inferred) == {"vector": Vector, "tags": Bag, "user_id": Categorical}
-    assert why(inferred, "place") == "ignored: holds structs, which no feature reads"
-    assert why(inferred, "visits") == "ignored: holds lists of structs, which no feature reads"
+    assert why(inferred, "place") == "ignored: holds structs, which no feature type supports"
+    assert why(inferred, "visits") == "ignored: holds lists of structs, which no feature type supports"
 
 
 def test_a_data_frame_works_like_its_file(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_a_foreign_value_among_zeros_and_ones(tmp_path: Path) -> None:
 def test_a_label_that_never_changes_is_warned_of(tmp_path: Path) -> None:
     path = write(tmp_path / "zero.csv", ["click,place", *each(lambda i: f"0,{i % 7}")])
     assert infer(path).warnings == (
-        "click is '0' in all 600 examples looked at: a model learns nothing from one label value",
+        "click is '0' in all 600 sampled examples: a model learns nothing from one label value",
     )
     assert (
         infer(write(tmp_path / "fine.csv", ["click,n", *each(lambda i: f"{i % 2},{i % 7}")])).warnings == ()
@@ -371,7 +371,7 @@ def test_columns_that_give_the_label_away_are_left_out(tmp_path: Path) -> None:
     inferred = looked_at(write(tmp_path / "leak.csv", ["user,nonclk,click_time,clk", *each(line)]))
     assert inferred.schema.labels == (Label("clk"),)
     assert features(inferred) == {"user": Categorical}
-    assert "it would give the label away" in why(inferred, "nonclk")
+    assert "it would reveal the label" in why(inferred, "nonclk")
     assert "has a value exactly when the label is 1" in why(inferred, "click_time")
 
 

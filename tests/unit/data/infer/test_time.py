@@ -69,7 +69,7 @@ def test_a_second_time_is_no_category(tmp_path: Path) -> None:
         write(tmp_path / f"log/dt=2026-11-0{day}/part.csv", ["click,user,ts", *rows])
     inferred = infer(str(tmp_path / "log"))
     assert inferred.schema.time == "ts"
-    assert why(inferred, "dt").startswith("ignored: another time; ts is the time of the example")
+    assert why(inferred, "dt").startswith("ignored: a second time; ts is the time of the example")
     assert [feature.name for feature in inferred.schema.features] == ["user"]
 
 
@@ -171,8 +171,8 @@ def test_a_few_examples_without_a_time_do_not_cost_the_column(tmp_path: Path, sl
     assert inferred.schema.time == "ts"
     assert "2026-11-01..10 UTC; 1 without a time" in why(inferred, "ts")
     assert inferred.warnings[0].startswith(
-        f"ts has no time in 1 of 4,000 examples looked at, first {repr(slip) if slip else 'nothing'} in line 7, which "
-        "ends a training: fix the data, or allow some: data.bad_lines={skip: 1000}"
+        f"ts has no time in 1 of 4,000 sampled examples, first {repr(slip) if slip else 'nothing'} in line 7, which "
+        "stops the training: fix the data, or allow some: data.bad_lines={skip: 1000}"
     )
     with pytest.raises(UserError, match=r"log.csv line 7: time `ts` is .*Fix the line, or allow some"):
         read(path, inferred.schema).read(0, 9)
@@ -195,7 +195,7 @@ def test_a_few_odd_times_do_not_cost_the_column(tmp_path: Path, slip: str, epoch
     assert inferred.schema.time == "ts"
     assert f"UTC; {count} before 1990 or after 2100" in why(inferred, "ts")
     assert inferred.warnings[0].startswith(
-        f"ts is before 1990 or after 2100 in {count} of 6,000 examples looked at, first {slip!r} in line 7: "
+        f"ts is before 1990 or after 2100 in {count} of 6,000 sampled examples, first {slip!r} in line 7: "
     )
     assert len(read(path, inferred.schema).read(0, 6000)) == 6000
 
@@ -207,7 +207,7 @@ def test_many_odd_times_are_said(tmp_path: Path) -> None:
     )
     inferred = infer(path)
     assert inferred.schema.time is None
-    assert inferred.warnings[0].startswith("ts is before 1990 or after 2100 in 100 of 900 examples looked at")
+    assert inferred.warnings[0].startswith("ts is before 1990 or after 2100 in 100 of 900 sampled examples")
     assert "too many for the time of the example; if it is, set --time ts" in inferred.warnings[0]
     assert infer(path, time="ts").schema.time == "ts"
 
@@ -219,7 +219,7 @@ def test_a_time_that_too_many_examples_lack_is_named(tmp_path: Path) -> None:
     )
     inferred = infer(path)
     assert inferred.schema.time is None
-    assert "ts has no time in 100 of 900 examples looked at, first nothing in line 10" in inferred.warnings[0]
+    assert "ts has no time in 100 of 900 sampled examples, first nothing in line 10" in inferred.warnings[0]
     assert "--time ts" in inferred.warnings[0]
     assert infer(path, time="ts").schema.time == "ts"
     with pytest.raises(UserError, match="time `user` is 'u0' in line 2; expected epoch seconds"):
@@ -267,7 +267,9 @@ def test_dotted_dates_that_may_have_the_month_first_are_told(tmp_path: Path, day
     rows = [f"{DRAW.randrange(2)};{1 + i % days:02d}.11.2026;u{i % 9}" for i in range(2000)]
     inferred = infer(write(tmp_path / "log.csv", ["click;date;user", *rows]))
     assert inferred.schema.time == "date"
-    sentence = "date is read as day.month.year, but no value looked at, such as '01.11.2026', has a day after the 12th"
+    sentence = (
+        "date is read as day.month.year, but no sampled value, such as '01.11.2026', has a day after the 12th"
+    )
     assert any(warning.startswith(sentence) for warning in inferred.warnings) == warned
 
 

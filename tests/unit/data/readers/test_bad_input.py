@@ -230,7 +230,7 @@ def test_validation_that_starts_before_training_ends(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         check_parts(train, early, None)
     assert str(caught.value) == (
-        "valid starts 2026-11-05, before train ends 2026-11-07: the score would leak the future. "
+        "valid starts 2026-11-05, before train ends 2026-11-07: future data would leak into the score. "
         "Move the split, or set data.allow_overlap=true"
     )
     check_parts(train, late, None)

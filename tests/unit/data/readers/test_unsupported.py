@@ -77,7 +77,7 @@ def _bytes(data: bytes) -> Callable[[Path], object]:
         ("a.tar.gz", _tar_gz, "is a tar archive; unpack it first"),
         ("a.csv.gz", lambda path: path.write_bytes(gzip.compress(b"PAR1" + bytes(9))), "is a Parquet file"),
         ("a.csv", _bytes(b"\xfd7zXZ\x00abc"), "is xz-compressed"),
-        ("a.html", _bytes(b"<!DOCTYPE html><table>"), "is a page of markup"),
+        ("a.html", _bytes(b"<!DOCTYPE html><table>"), "is an XML or HTML document"),
         ("a.json", _bytes(json.dumps(TABLE.to_pylist()).encode()), "is one JSON array; write one object per line: jq"),
         ("a.csv", _bytes(b'[\n  {"click": 1}\n]\n'), "is one JSON array"),
         ("a.json", _bytes(json.dumps({"click": 1, "user": {"id": 2}}, indent=1).encode()), "holds JSON over several"),

@@ -355,7 +355,7 @@ def test_a_collector_out_of_its_place_is_told() -> None:
     with optimizer.micro_batches() as collect:
         backward()
         collect()
-    with pytest.raises(UserError, match="block is over"):
+    with pytest.raises(UserError, match="block has ended"):
         collect()
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
     collect_step(model, optimizer, 1)  # and it goes on

@@ -239,7 +239,7 @@ def test_a_gradient_that_the_servers_held_at_the_switch_moves_all_replicas_alike
     ("optimizer", "settings", "sentence"),
     [
         (gs.SGD(), {"name": "k_step_adam"}, "k_step_adam merges Adam's state, but optimizer.dense is sgd"),
-        (gs.optim.build("vr_adam"), {"name": "easgd"}, "vr_\\* needs several of a step"),
+        (gs.optim.build("vr_adam"), {"name": "easgd"}, "vr_\\* needs several gradients per step"),
         (
             gs.optim.build("lamb"),
             {"name": "easgd", "workers_per_replica": 2},

@@ -1,6 +1,6 @@
 """Processes on a Ray cluster: Ray places, starts and restarts them. Nothing else imports Ray.
 
-One actor runs the coordinator; the others learn from it who else is there. All of them are detached: they outlive the
+One actor runs the coordinator; the others get the list of processes from it. All of them are detached: they outlive the
 process that started the run. Every actor begins its work when its process starts, so a restarted one needs no further
 call. Only addresses and public keys pass through Ray; rows, gradients and all other messages go over the wire.
 """

@@ -1,4 +1,4 @@
-"""Keeps the context of a run for processes that restart, and frees the run's place on the cluster."""
+"""Keeps the context of a run for processes that restart, and frees the resources reserved on the cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gearshift.engine.protocol.messages import To
 from gearshift.engine.ray.actors.nodes import take_title
 from gearshift.engine.ray.actors.placement import NAMESPACE, ProcessPlacement, actor_name
 
-HEAD = {"node:__internal_head__": 0.001}  # a resource that only the machine of Ray's head has
+HEAD = {"node:__internal_head__": 0.001}  # a resource that exists only on the machine of Ray's head
 
 
 class ContextStore:
@@ -44,7 +44,7 @@ def context_store(run: str, context: Any) -> Any:
 
 
 def leave_place(plan: ProcessPlacement) -> None:
-    """Frees the reserved resources and ends whatever still runs there."""
+    """Frees the reserved resources and ends all processes that still use them."""
     with contextlib.suppress(Exception):
         ray.kill(context_store_of(plan.name), no_restart=True)
     if plan.group is not None:
@@ -55,7 +55,7 @@ def leave_place(plan: ProcessPlacement) -> None:
 def end_members(plan: ProcessPlacement) -> None:
     """Ends all actors of the run, also those of earlier coordinators, except the coordinator and the context store.
 
-    Ray kills a frozen one too, within 5 s.
+    Ray also kills frozen actors, within 5 s.
     """
     spared = {actor_name(plan.name, To("coordinator")), f"{plan.name}/site"}
     for actor in ray.util.list_named_actors(all_namespaces=True):

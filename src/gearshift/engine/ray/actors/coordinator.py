@@ -1,4 +1,5 @@
-"""The actor of the coordinator. It lives from the start of its process until all watchers know how the run ended.
+"""The actor of the coordinator. It lives from the start of its process until all watchers have received the outcome of
+the run.
 
 It contains the run, and the supervisor of the other processes (supervisor.py). These processes, and those that watch
 the run, call its methods through Ray.
@@ -59,11 +60,11 @@ class CoordinatorActor:
         begin: Callable[[RayMembership, ProcessContext, Supervisor], RunView],
         bodies: Bodies,
     ) -> None:
-        """Does nothing that can fail: Ray gives up an actor whose constructor raises, and nobody would end the run."""
+        """Does nothing that can fail: Ray does not restart an actor whose constructor raises."""
         self._plan, self._begin, self._bodies = plan, begin, bodies
-        self._context: ProcessContext | None = None  # until it is received
-        self._supervisor: Supervisor | None = None  # until this is the coordinator
-        self._run: RunView | None = None  # until it has begun
+        self._context: ProcessContext | None = None  # None until it is received
+        self._supervisor: Supervisor | None = None  # None until this is the coordinator
+        self._run: RunView | None = None  # None until the run has begun
         self._error: tuple[str, bool] | None = None
         self._over = self._stop_requested = False
         self._early: list[str] = []  # messages for the user from before the run
@@ -118,8 +119,8 @@ class CoordinatorActor:
         """Follows the run until it has ended; raises its error."""
         if not token_is_on():
             self._sentences.append(
-                "Ray's token authentication is off: whoever reaches this cluster can run code on it. Start it with "
-                "RAY_AUTH_MODE=token (docs/security.md)"
+                "Ray's token authentication is off: everyone who can connect to this cluster can run code on it. "
+                "Start it with RAY_AUTH_MODE=token (docs/security.md)"
             )
         if self._stop_requested:
             run.stop()
@@ -141,7 +142,7 @@ class CoordinatorActor:
         with contextlib.suppress(Exception):
             if self._supervisor is not None:
                 self._supervisor.close()
-            else:  # those of an earlier coordinator
+            else:  # processes of an earlier coordinator
                 is_local = context is not None and context.local is not None
                 end_in_time(lambda: end_members(self._plan), self._sentences.append, is_local=is_local)
         if context is not None:
@@ -190,7 +191,7 @@ class CoordinatorActor:
             self._supervisor.ended(who, boot, failure)
 
     def notice(self, who: To) -> None:
-        """A process was asked to end, for example by the manager of its machine."""
+        """A process was asked to terminate, for example by the service manager of its machine."""
         reason = f"{who.role} {who.number} was asked to terminate"
         if self._supervisor is not None:
             self._supervisor.listener.leaving([who], reason)
@@ -209,7 +210,7 @@ class CoordinatorActor:
     # ---- from watchers ----
 
     def watch(self, since: int, start: int) -> dict[str, Any]:
-        """The status of the run, and its messages after the first `since`, if those were of this `start`."""
+        """The status of the run, and its messages after the first `since`, if those came from this `start`."""
         run, supervisor = self._run, self._supervisor
         places = dict(supervisor.table.places) if supervisor else {}
         answer: dict[str, Any] = {"over": self._over, "error": self._error, "places": places}
@@ -228,5 +229,5 @@ class CoordinatorActor:
             self._stop_requested = True
             return None
         if self._run is None:
-            raise UserError("the run has not begun yet; try again")
+            raise UserError("the run has not started yet; try again")
         return getattr(self._run, method)(*arguments, **settings)

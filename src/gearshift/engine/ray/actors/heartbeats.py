@@ -1,8 +1,8 @@
-"""Which members have been silent for too long, and how often one may restart. Knows neither Ray nor a clock.
+"""Which members have been silent for too long, and how often one may restart. Independent of Ray and of any clock.
 
-A member is late after `WARN` of the patience: then it is announced that it will be replaced. It is overdue after the
-whole patience. Time in which this process slept (frozen, or on a suspended machine) does not count: it could not
-receive heartbeats.
+A member is late after the fraction `WARN` of the patience: a message announces that it will be replaced. It is overdue
+after the full patience. Time during which this process slept (frozen, or on a suspended machine) does not count,
+because it could not receive heartbeats.
 
 Restarts are limited by progress, not by time: a start may take seconds or minutes. A member has made progress if the
 run has passed its furthest step since the member started; a worker must also have computed a batch.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from gearshift.engine.protocol.messages import To
 from gearshift.run.retry import backoff
 
-WARN = 0.4  # of the patience
+WARN = 0.4  # fraction of the patience
 DEATHS = 8  # restarts without progress that end the run, if the process leaves no error
 FAILURES = 3  # the same, if it fails with an error
 
@@ -46,7 +46,7 @@ class Heartbeats:
         self._warned.discard(who)
 
     def look(self, now: float) -> list[LateProcess]:
-        """Reports each member once when it is late, and again when it is overdue; its time then starts again."""
+        """Reports each member once when it is late, and again when it is overdue, which restarts its timer."""
         self._leave_out_our_sleep(now)
         late = []
         for who, heard in self._heard.items():
@@ -70,7 +70,7 @@ class Heartbeats:
 class _Starts:
     restarts: int = -1  # without progress
     failures: int = 0  # without progress, with an error
-    reached: int = 0  # the furthest step of the run when it started last
+    reached: int = 0  # the run's furthest step at the member's last start
     progress: bool = False
 
 
@@ -96,7 +96,7 @@ class RestartBudget:
         return starts.failures
 
     def alive(self, who: To, works: bool, step: int) -> None:
-        """The run is at this step; `works`: this member has done something for it."""
+        """The run is at this step; `works`: this member has contributed to it."""
         self._furthest = max(self._furthest, step)
         starts = self._starts.setdefault(who, _Starts())
         starts.progress |= works and self._furthest > starts.reached

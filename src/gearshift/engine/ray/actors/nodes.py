@@ -18,13 +18,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gearshift.run.retry import retry
 
-MEET_SECONDS = 1.0  # between two heartbeats to the coordinator
-ANSWER_SECONDS = 20.0  # for a question to the coordinator
-END_SECONDS = 20.0  # for Ray to end the processes of a run
-TITLES = b"gearshift ", b"ray::"  # of our processes; Ray's until they have set their own
-STARTING_SECONDS = 60.0  # for which a process that has just started may be silent
+MEET_SECONDS = 1.0  # interval of heartbeats to the coordinator
+ANSWER_SECONDS = 20.0  # timeout of a request to the coordinator
+END_SECONDS = 20.0  # timeout for Ray to end the processes of a run
+TITLES = b"gearshift ", b"ray::"  # process titles: ours, and Ray's until a process has set its own
+STARTING_SECONDS = 60.0  # a process that has just started may be silent this long
 ALONE_SECONDS = (
-    900.0  # without the coordinator, after which a process ends; longer than a coordinator's start
+    900.0  # a process without a coordinator ends after this time, which is longer than a coordinator's start
 )
 Place = tuple[int, str]  # pid and node
 
@@ -34,14 +34,14 @@ def with_retries(ask: Callable[[], Any], seconds: float = ALONE_SECONDS) -> Any:
     return retry(
         lambda: ray.get(ask(), timeout=ANSWER_SECONDS),
         seconds,
-        lambda error: isinstance(error, RayError | ValueError),  # Ray knows no actor of that name, yet
+        lambda error: isinstance(error, RayError | ValueError),  # Ray does not know an actor of that name yet
         first=MEET_SECONDS,
         longest=MEET_SECONDS,
     )
 
 
 def within(seconds: float, work: Callable[[], object]) -> bool:
-    """Runs `work` in a thread. Whether it finished in that time.
+    """Runs `work` in a thread. Returns whether it finished in time.
 
     Ray's calls block for minutes while its head does not answer. Unfinished work is abandoned in its thread.
     """
@@ -69,16 +69,16 @@ def end_process(pid: int, node: str) -> None:
 
 @dataclass(frozen=True)
 class ActorState:
-    """What Ray knows of an actor."""
+    """What Ray knows about an actor."""
 
     state: Literal["starting", "alive", "dead"]
-    place: Place | None = None  # of a live one
+    place: Place | None = None  # of a live actor
     restarts: int = 0
-    cause: str = ""  # of a dead one: it will not be started again
+    cause: str = ""  # why a dead actor will not be restarted
 
 
 def state_of(actor: Any) -> ActorState:
-    """Asks Ray's head. `starting` includes an actor that waits for a place, or that Ray does not know yet."""
+    """Queries Ray's head. `starting` includes an actor that waits for resources, or that Ray does not know yet."""
     state: dict[str, Any] = ray._private.state.actors(actor._actor_id.hex()) or {}
     restarts = int(state.get("NumRestarts", 0))
     if state.get("State") == "ALIVE":
@@ -89,7 +89,7 @@ def state_of(actor: Any) -> ActorState:
 
 
 def _first_line(cause: Any) -> str:
-    """The first line of Ray's account of a death; if the process raised an exception, the exception."""
+    """The first line of Ray's explanation of a death; if the process raised an exception, that exception."""
     account = str(cause.creation_task_failure_context.formatted_exception_string) or str(
         cause.actor_died_error_context.error_message
     )
@@ -98,19 +98,19 @@ def _first_line(cause: Any) -> str:
 
 
 def draining_machines() -> set[str]:
-    """The nodes that Ray is draining. This uses a private function of Ray, which may disappear."""
+    """The nodes that Ray is draining. This uses a private API of Ray, which may disappear."""
     return set(getattr(ray._private.state.state, "get_draining_nodes", dict)())
 
 
 def token_is_on() -> bool:
-    """Whether Ray refuses those without its token."""
+    """Whether Ray rejects clients without its token."""
     return bool(is_token_auth_enabled())
 
 
 def take_title(role: str, number: int | None = None) -> None:
     """`gearshift shard 1` in ps and top. Ray would change the title at each call (`ray::ProcessActor.meet`)."""
     title = f"gearshift {role}" + ("" if number is None else f" {number}")
-    with contextlib.suppress(AttributeError):  # a private part of Ray, which may disappear
+    with contextlib.suppress(AttributeError):  # a private API of Ray, which may disappear
         ray._raylet.setproctitle(title)  # type: ignore[attr-defined]
         ray._raylet.setproctitle = lambda title: None  # type: ignore[attr-defined]
 

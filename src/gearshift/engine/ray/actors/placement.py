@@ -28,11 +28,11 @@ class ProcessResources:
 class ProcessPlacement:
     """The processes to start, and where."""
 
-    name: str  # of the run; no other live one has it
+    name: str  # the name of the run, unique among live runs
     needs: dict[str, ProcessResources]  # by role
     shards: int
     workers: int
-    spread: bool = False  # over machines, rather than together
+    spread: bool = False  # spread over machines instead of packed together
     group: PlacementGroup | None = None
 
     @property

@@ -33,8 +33,8 @@ from gearshift.engine.wire.keys import Contact
 from gearshift.errors import UserError, brief
 from gearshift.run.retry import retry
 
-NOTICE_SECONDS = 8.0  # that a process has to end after it was asked to
-STARTS = 1 << 20  # the number of member boots that each start of the coordinator has
+NOTICE_SECONDS = 8.0  # time for a process to end after it was asked to
+STARTS = 1 << 20  # number of member boots reserved for each start of the coordinator
 
 
 @dataclass
@@ -75,7 +75,7 @@ class RayMembership:
         return taken
 
     def meet(self, coordinator: Any) -> Any:
-        """Sends the coordinator our address; its answer, which `met` takes, has the addresses of the others."""
+        """Sends our address to the coordinator; its answer, passed to `met`, has the addresses of the others."""
         return coordinator.meet.remote(
             self.contact, self.place, self.take_sentences(), self.me, self.measure()
         )
@@ -85,12 +85,12 @@ class RayMembership:
 
 
 class ProcessActor:
-    """An actor that is a shard or a worker, from its start on."""
+    """An actor that runs a shard or a worker."""
 
     def __init__(self, run: str, who: To, body: Callable[[Any, Any], None]) -> None:
         self._coordinator_name, self._who, self._body = actor_name(run, To("coordinator")), who, body
         self._notice = threading.Event()
-        with contextlib.suppress(ValueError):  # not in the main thread: then it ends at once when asked to
+        with contextlib.suppress(ValueError):  # in a thread, so that the process ends at once when asked to
             signal.signal(signal.SIGTERM, lambda *_: self._notice.set())
         take_title(who.role, who.number)
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
@@ -98,7 +98,7 @@ class ProcessActor:
     def _live(self) -> None:
         try:
             self._take_part()
-        except (RayError, ValueError):  # there is no coordinator any more that would end us
+        except (RayError, ValueError):  # no coordinator is left that would end us
             with contextlib.suppress(Exception):
                 ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
         os._exit(1)
@@ -145,8 +145,8 @@ class ProcessActor:
 class CoordinatorWatchdog:
     """Ends a coordinator that is alive but does not answer; Ray then starts another.
 
-    Without `from_afar` it ends only a coordinator of its own machine. A coordinator that Ray is starting, or for which
-    there is no machine, is given time.
+    Without `from_afar` it ends only a coordinator on its own machine. A coordinator that Ray is starting, or that waits
+    for a machine, is left alone.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class CoordinatorWatchdog:
         self._beats.heard(COORDINATOR, time.monotonic())
 
     def ask(self, reference: Any) -> Any:
-        """The coordinator's answer; None if it is gone, or was ended because it did not answer."""
+        """The coordinator's answer; None if it is gone, or was killed because it did not answer."""
         while not ray.wait([reference], timeout=MEET_SECONDS)[0]:
             if self.silent():
                 return None
@@ -179,7 +179,7 @@ class CoordinatorWatchdog:
         return answer
 
     def silent(self) -> bool:
-        """Called when the coordinator has not answered. Returns whether it was ended for that."""
+        """Called when the coordinator has not answered. Returns whether it was killed."""
         for late in self._beats.look(time.monotonic()):
             place = state_of(self._coordinator).place
             if place is None:
@@ -199,7 +199,7 @@ def late_sentence(late: LateProcess, patience: float) -> str:
 
 
 def find_actor(name: str) -> Any:
-    """The actor of this name, which exists or will soon."""
+    """The actor with this name, which exists or will be created soon."""
     return retry(
         lambda: ray.get_actor(name, namespace=NAMESPACE),
         ALONE_SECONDS,

@@ -1,6 +1,7 @@
-"""The coordinator's table of the other processes: where they are, the newest start of each, and who is late.
+"""The coordinator's table of the other processes: their locations, the newest start of each, and which are late.
 
-Other processes and threads of the coordinator read and write it at any time: a lock keeps it consistent. Knows no Ray.
+Other processes and threads of the coordinator read and write it at any time: a lock keeps it consistent. Independent of
+Ray.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ Place = tuple[int, str]  # pid and node
 
 @dataclass(frozen=True)
 class Registration:
-    boot: int  # the number of this start: higher than that of any before
+    boot: int  # the number of this start: higher than that of any earlier one
     starts_before: int
-    restarts: int  # without progress in between
+    restarts: int  # restarts without progress
     delay: float  # seconds to wait before the work begins
 
 
@@ -84,7 +85,7 @@ class ProcessTable:
         return self._boots.get(who) in (boot, 0)
 
     def ended(self, who: To) -> None:
-        """It ended in good order, which does not count as a death."""
+        """It exited normally, which does not count as a death."""
         with self._lock:
             self._budget.forget(who)
 
@@ -101,7 +102,7 @@ class ProcessTable:
             self._beats.forget(who)
 
     def expect(self, who: To, seconds: float) -> None:
-        """It is overdue after these seconds, or after the patience if that is longer."""
+        """It is overdue after this many seconds, or after the patience if that is longer."""
         with self._lock:
             self._beats.heard(who, time.monotonic() + max(0.0, seconds - self.patience))
 
@@ -109,7 +110,7 @@ class ProcessTable:
         return self._beats.knows(who)
 
     def do_not_expect(self, who: To) -> None:
-        """It will register."""
+        """A process that is expected to register."""
         with self._lock:
             self._beats.forget(who)
 
@@ -126,7 +127,8 @@ class ProcessTable:
             return self._boots.setdefault(who, 1)
 
     def take_out(self, who: To, boot: int, starting_seconds: float) -> Place | None:
-        """The place of the process of this boot, if it must be replaced: once, and not if another has started since.
+        """The place of the process with this boot, if it must be replaced: only once, and not if another has started
+        since.
 
         Boot 0: a process that never sent a message.
         """

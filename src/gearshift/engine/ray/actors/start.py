@@ -27,8 +27,8 @@ from gearshift.engine.ray.actors.nodes import ANSWER_SECONDS, END_SECONDS, withi
 from gearshift.engine.ray.actors.placement import NAMESPACE, ProcessPlacement
 from gearshift.errors import UserError
 
-REACH_SECONDS = 10.0  # in which Ray's head must accept a connection
-PLACE_SECONDS = 60.0  # in which a first process must have started
+REACH_SECONDS = 10.0  # timeout for a connection to Ray's head
+PLACE_SECONDS = 60.0  # timeout for the start of the first process
 
 
 def connect(address: str) -> None:
@@ -63,7 +63,7 @@ def connect(address: str) -> None:
 def _loopback_kept(host: str, port: str) -> Iterator[None]:
     """Ray replaces 127.0.0.1 by an outer address of this machine, where a local cluster does not listen.
 
-    It does not if it believes that there can be no second machine; this setting of Ray's makes it believe so.
+    It does not do this if it assumes a single machine, which this setting of Ray makes it assume.
     """
     before = ray_constants.ENABLE_RAY_CLUSTER
     outer: str = services.get_node_ip_address()  # type: ignore[no-untyped-call]
@@ -90,7 +90,7 @@ def reserve(plan: ProcessPlacement, seconds: float) -> PlacementGroup:
     group: PlacementGroup = placement_group(bundles, strategy=strategy, name=plan.name, lifetime="detached")
     try:
         ready, _ = ray.wait([group.ready()], timeout=seconds)
-    except BaseException:  # Ctrl-C, say
+    except BaseException:  # such as Ctrl-C
         remove_placement_group(group)
         raise
     if not ready:
@@ -110,8 +110,8 @@ def refuse_several_machines(plan: ProcessPlacement) -> None:
     hosts = sorted({node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] in placed})  # type: ignore[no-untyped-call]
     if len(hosts) > 1:
         raise UserError(
-            f"cluster.wire is ipc, which is for one machine, and Ray placed the run on {len(hosts)} "
-            f"({', '.join(hosts)}); set cluster.wire=curve, or leave it out"
+            f"cluster.wire is ipc, which works only on one machine, but Ray placed the run on {len(hosts)} "
+            f"({', '.join(hosts)}); set cluster.wire=curve, or remove the setting"
         )
 
 
@@ -129,18 +129,18 @@ def launch(
     except TypeError as error:  # raised by pickle for objects that it cannot serialize
         cause = error.__cause__ or error
         raise UserError(
-            f"the run cannot be taken to other processes: {cause}. Models, losses and data must be of classes that "
-            "can be imported there and pickled; a config always can"
+            f"the run cannot be sent to other processes: {cause}. Models, losses and data must be picklable, and "
+            "their classes importable there; a config always works"
         ) from None
 
 
 def answered(reference: Any, seconds: float) -> bool:
-    """Whether an answer or an error arrives in that time."""
+    """Whether an answer or an error arrives in time."""
     return bool(ray.wait([reference], timeout=seconds)[0])
 
 
 def answer(reference: Any, seconds: float = ANSWER_SECONDS, silence: Any = None) -> Any:
-    """An actor's answer, or `silence` if there is none: it is restarting, or Ray is gone."""
+    """An actor's answer. Returns `silence` if there is none: the actor is restarting, or Ray is gone."""
     try:
         return ray.get(reference, timeout=seconds)
     except RayError as error:
@@ -151,7 +151,7 @@ def answer(reference: Any, seconds: float = ANSWER_SECONDS, silence: Any = None)
 
 
 def end(coordinator: Any, plan: ProcessPlacement) -> None:
-    """Ends all processes of the run. If Ray's head does not answer, those that are left end with the cluster."""
+    """Ends all processes of the run. If Ray's head does not answer, the remaining ones end with the cluster."""
 
     def all_of_them() -> None:
         with contextlib.suppress(RayError):

@@ -36,7 +36,7 @@ Bodies = dict[str, Callable[[Any, Any], None]]  # what a process of each role do
 
 
 class NoListener:
-    """Before the run listens."""
+    """Called before the run listens."""
 
     def leaving(self, members: Sequence[To], reason: str) -> None: ...
 
@@ -54,7 +54,7 @@ class Supervisor:
     ) -> None:
         """`membership` is that of the coordinator."""
         self._plan, self._bodies = plan, bodies
-        self.newest_context = context  # from `begin` on with what was fitted to the data
+        self.newest_context = context  # from `begin` on, includes what was fitted to the data
         self.table, self.membership = table, membership
         self.actors: dict[To, Any] = {}
         self.moving: set[To] = set()  # workers that must not restart in their reserved place
@@ -103,7 +103,7 @@ class Supervisor:
         os._exit(1)  # Ray has already given up this process and started another
 
     def close(self) -> None:
-        """Ends all processes, also those of an earlier coordinator. Does not wait for a silent head."""
+        """Ends all processes, including those of an earlier coordinator. Does not wait for an unresponsive head."""
         self._wanted = 0
         if not self._head_is_silent:
             is_local = self.newest_context.local is not None
@@ -151,7 +151,7 @@ class Supervisor:
             more = "" if is_users else "; the traceback is in run.log"
             self._failure = f"{who.role} {who.number} failed{again}: {sentence.strip()}{more}"
 
-    # ---- for the watches ----
+    # ---- called by the watch threads ----
 
     def fail(self, reason: str) -> None:
         """The run cannot continue; the first reason is kept."""
@@ -176,7 +176,7 @@ class Supervisor:
             make = ray.remote(ProcessActor).options(**options)
             self.actors[who] = make.remote(self._plan.name, who, self._bodies[who.role])
             with contextlib.suppress(Exception):  # Ray's head may be busy
-                if state_of(self.actors[who]).state == "alive":  # started by a coordinator before this one
+                if state_of(self.actors[who]).state == "alive":  # started by an earlier coordinator
                     self.table.expect(who, 0.0)
 
     def end(self, who: To) -> None:
@@ -203,7 +203,7 @@ class Supervisor:
 
 
 def end_in_time(end: Callable[[], None], notify: Callable[[str], None], *, is_local: bool) -> bool:
-    """Whether Ray has ended the processes in time. If not, its head is silent, and the user is notified."""
+    """Whether Ray has ended the processes in time. If not, its head does not respond, and the user is notified."""
     if within(END_SECONDS, end):
         return True
     left = "end with its cluster" if is_local else "are ended when it answers again, or end with the cluster"

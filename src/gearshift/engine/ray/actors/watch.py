@@ -1,4 +1,4 @@
-"""Watches over the processes and the machines of a run, each in a thread of the coordinator's process."""
+"""Monitors the processes and the machines of a run, each in a thread of the coordinator's process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from gearshift.engine.ray.actors.supervisor import NoListener, Supervisor
 from gearshift.engine.ray.process_manager import ProcessListener
 from gearshift.run.run_handle import RunHandle
 
-LOOK_SECONDS = (
-    5.0  # between two looks of the coordinator at what is not a member: the context store, the machines
-)
-BEAT_SECONDS = 0.5  # between two checks for silent processes
+LOOK_SECONDS = 5.0  # interval of checks of the context store and the machines
+BEAT_SECONDS = 0.5  # interval of checks for silent processes
 
 
 class ProcessWatch:
@@ -32,7 +30,7 @@ class ProcessWatch:
         checked = 0.0
         while not is_over():
             time.sleep(BEAT_SECONDS)
-            with contextlib.suppress(Exception):  # Ray's head may be busy: the next time
+            with contextlib.suppress(Exception):  # Ray's head may be busy: retry next time
                 for one in self._table.late(int(run.status().step)):
                     self._deal_with(one)
                 if time.monotonic() - checked > LOOK_SECONDS:
@@ -53,7 +51,7 @@ class ProcessWatch:
             supervisor.membership.notify(late_sentence(late, self._table.patience))
 
     def _look_at_missing(self) -> None:
-        """Checks processes that have not registered: still starting, frozen, or never to start."""
+        """Checks processes that have not registered: still starting, frozen, or unable to start."""
         supervisor = self._supervisor
         for who, actor in list(supervisor.actors.items()):
             if self._table.is_expected(who) or supervisor.failure() is not None:
@@ -73,13 +71,13 @@ class MachineWatch:
 
     def __init__(self, plan: ProcessPlacement, supervisor: Supervisor) -> None:
         self._plan, self._supervisor = plan, supervisor
-        self._listener: ProcessListener = NoListener()  # has been notified of the leaving machines
+        self._listener: ProcessListener = NoListener()  # receives notifications about leaving machines
         self._leaving: set[str] = set()  # machines
 
     def watch(self, run: RunHandle) -> None:
         """Runs in a thread: a head that does not answer must not keep the run from ending."""
         while not run.finished:
-            with contextlib.suppress(Exception):  # its head may be busy: the next time
+            with contextlib.suppress(Exception):  # its head may be busy: retry next time
                 context_store(self._plan.name, self._supervisor.newest_context)
                 self.look()
             time.sleep(LOOK_SECONDS)
@@ -93,8 +91,10 @@ class MachineWatch:
             members = self._members_on(machine)
             supervisor.moving |= {who for who in members if who.role == "worker"}
             if members:
-                self._listener.leaving(members, f"the machine of {len(members)} processes goes away soon")
-        if self._leaving - draining:  # some are gone, and Ray has reserved other places
+                self._listener.leaving(
+                    members, f"the machine of {len(members)} processes will be removed soon"
+                )
+        if self._leaving - draining:  # some machines are gone, and Ray has reserved resources elsewhere
             homeless = supervisor.moving - supervisor.table.contacts.keys()
             supervisor.moving.clear()
             for who in homeless & supervisor.actors.keys():
