@@ -13,6 +13,7 @@
 #include <string>
 
 #include "block_reader.h"
+#include "disk_probe.h"
 #include "occurrences.h"
 #include "row_scan.h"
 #include "row_stack.h"
@@ -152,6 +153,7 @@ void bind_table(nb::module_& m) {
         }
     });
     m.def("allow_io_uring", &BlockReader::allow_io_uring, "allowed"_a);
+    m.def("random_read_rate", &random_read_rate, "path"_a, "seconds"_a, NoGil());
     nb::class_<PartSpec>(m, "RowPartSpec")
         .def("__init__", [](PartSpec* at, const std::string& kind, uint32_t width, double init, const nb::kwargs& numbers) {
             new (at) PartSpec(part_spec(kind, width, init, numbers));
@@ -168,6 +170,7 @@ void bind_table(nb::module_& m) {
         .def("expect", [](RowTable& t, Ids ids) { return t.expect(span_of(ids)); }, "ids"_a.noconvert(), NoGil())
         .def("load_expected", &RowTable::load_expected, NoGil())
         .def("close_cold_tier", &RowTable::close_cold_tier, NoGil())
+        .def("cold_write_failure", &RowTable::cold_write_failure, NoGil())
         .def("settle_cold_tier", &RowTable::settle_cold_tier, NoGil())
         .def("tier_counts", [](const RowTable& t) { return counts_by_name(t.tier_counts()); })
         .def("__len__", &RowTable::size)

@@ -15,8 +15,10 @@ namespace {
 
 constexpr uint32_t kExtentBytes = 64 << 10, kGapBytes = 8 << 10;  // longer extents and gaps cost more than another read
 constexpr std::size_t kRunsPerLevel = 8, kMostToWrite = kColdGroups;
-// Runs per group. Above this, merging has priority over writing, because lookups query the filter of each run.
-constexpr std::size_t kMostRuns = 32;
+constexpr std::size_t kMostRuns = 32;  // of a group, before merging goes before writing: lookups ask each run's filter
+constexpr std::size_t kMostUnwritten = 8 * kMostToWrite;  // buffers; as much as half of the budget beyond it
+constexpr auto kTolerated = std::chrono::milliseconds(2000);  // a failure that a retry may mend
+constexpr auto kWriteAgainAfter = std::chrono::milliseconds(500), kMergeAgainAfter = std::chrono::milliseconds(10'000);
 constexpr uint32_t kFewestBufferRows = 16, kMostBufferRows = 1 << 20;
 
 struct Stopped {};
@@ -235,8 +237,24 @@ void ColdTier::put(int64_t id, const std::byte* record, bool replaces_stored) {
     std::unique_lock held(work_lock_);
     to_write_.push_back(g);
     work_changed_.notify_all();
-    work_changed_.wait(held, [this] { return to_write_.size() <= kMostToWrite || failure_ || stopping_; });
+    wait_for_room(held);
+}
+
+void ColdTier::wait_for_room(std::unique_lock<std::mutex>& held) {
+    work_changed_.wait(held, [this] { return to_write_.size() <= kMostToWrite || failure_ || write_failure_ || stopping_; });
     if (failure_) std::rethrow_exception(failure_);
+    if (write_failure_ && to_write_.size() > kMostUnwritten) std::rethrow_exception(write_failure_);
+}
+
+std::string ColdTier::write_failure() const {
+    std::lock_guard held(work_lock_);
+    const bool lasts = Clock::now() - write_failed_at_ >= kTolerated || to_write_.size() > kMostUnwritten / 2;
+    try {
+        if (write_failure_ && lasts) std::rethrow_exception(write_failure_);
+    } catch (const std::exception& error) {
+        return error.what();
+    }
+    return {};
 }
 
 void ColdTier::seal(uint32_t g) {
@@ -254,31 +272,52 @@ void ColdTier::write_in_background() {
         busy_ = true;
         held.unlock();
         bool worked = false;
-        std::exception_ptr failure;
+        std::exception_ptr failure, write_failure;
         try {
-            uint32_t group = kColdGroups;
-            {
-                std::lock_guard looking(work_lock_);
-                if (!to_write_.empty()) group = to_write_.front();
-            }
-            bool written = false;
-            if (merge_one(kMostRuns))
-                worked = true;
-            else if (group < kColdGroups)
-                write_oldest(group), worked = written = true;
-            else
-                worked = merge_one(0);
-            held.lock();
-            if (written) to_write_.pop_front();
+            worked = work();
+        } catch (const RowWriteError&) {
+            write_failure = std::current_exception();
         } catch (...) {
             failure = std::current_exception();
-            held.lock();
         }
+        held.lock();
         failure_ = failure;
         failed_ = failure != nullptr;
+        if (write_failure && !write_failure_) write_failed_at_ = Clock::now();
+        if (worked || write_failure) write_failure_ = write_failure;
         busy_ = false;
         work_changed_.notify_all();
-        if (!worked && !failure_ && !stopping_ && to_write_.empty()) work_changed_.wait(held);
+        if (write_failure)
+            work_changed_.wait_for(held, kWriteAgainAfter, [this] { return stopping_.load(); });
+        else if (!worked && !failure_ && !stopping_ && to_write_.empty() && Clock::now() < merge_again_)
+            work_changed_.wait_until(held, merge_again_);
+        else if (!worked && !failure_ && !stopping_ && to_write_.empty())
+            work_changed_.wait(held);
+    }
+}
+
+bool ColdTier::work() {
+    uint32_t group = kColdGroups;
+    {
+        std::lock_guard looking(work_lock_);
+        if (!to_write_.empty()) group = to_write_.front();
+    }
+    if (merge_if_due(kMostRuns)) return true;
+    if (group == kColdGroups) return merge_if_due(0);
+    write_oldest(group);
+    std::lock_guard held(work_lock_);
+    to_write_.pop_front();
+    return true;
+}
+
+// A merge needs room for a second copy of its rows. Without it, lookups are slower but right.
+bool ColdTier::merge_if_due(std::size_t fewest_runs) {
+    if (Clock::now() < merge_again_) return false;
+    try {
+        return merge_one(fewest_runs);
+    } catch (const RowWriteError&) {
+        merge_again_ = Clock::now() + kMergeAgainAfter;
+        return false;
     }
 }
 
@@ -466,8 +505,9 @@ void ColdTier::settle() {
         }
         return false;
     };
-    work_changed_.wait(held, [&] { return failure_ || (to_write_.empty() && !busy_ && !merging()); });
+    work_changed_.wait(held, [&] { return failure_ || write_failure_ || (to_write_.empty() && !busy_ && !merging()); });
     if (failure_) std::rethrow_exception(failure_);
+    if (write_failure_) std::rethrow_exception(write_failure_);
 }
 
 ColdCounts ColdTier::counts() const {

@@ -9,12 +9,17 @@
 // together are read as one extent. Merging and writing ask for a turn on the disk for each request (disk_schedule.h).
 // Tombstones are dropped only by merges that include the oldest file: an older record would come back otherwise.
 //
-// The files are the working state of one process and are removed with it: checkpoints hold all rows. Thread-safe. It
-// knows nothing about partition locks or hot rows; `RowTable` decides which rows are here.
+// If rows cannot be written (a full disk), they stay readable in their buffers, beyond the budget, and writing is retried: a
+// step in progress is completed, and its caller sees `write_failure` afterwards. A merge that cannot be written is put off.
+// What cannot be read is lost; the next `put` throws.
+//
+// The files are the working state of one process and are removed with it: checkpoints hold all rows. Thread-safe. It knows
+// no partition locks and no hot rows; `RowTable` decides which rows are here.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -62,8 +67,8 @@ public:
     // The records of these ids, one after another; found[i] is 0 if there is none. Ids may be in any order.
     void fetch(std::span<const int64_t> ids, std::byte* records, uint8_t* found);
 
-    // `replaces_stored`: an older record of the id lies here. A null record is a tombstone. Blocks while too much data
-    // is waiting to be written, and throws if writing has failed.
+    // `replaces_stored`: an older record of the id lies here. A null record is a tombstone. Waits while too much is to be
+    // written. Throws if a file turned out to be damaged, or if far too much could not be written.
     void put(int64_t id, const std::byte* record, bool replaces_stored);
 
     ColdView view(uint32_t group);
@@ -74,6 +79,7 @@ public:
     void adopt(uint32_t group, const std::vector<std::shared_ptr<RowFile>>& files, uint64_t live);
 
     void stop();  // ends the writer thread; only reading works afterwards
+    std::string write_failure() const;  // why rows have not been written for a while; empty: they have
     void settle();  // waits until everything is written and merged (for tests and benchmarks)
     ColdCounts counts() const;
     std::size_t memory_bytes() const;
@@ -81,6 +87,7 @@ public:
     const RowFileShape& shape() const { return shape_; }
 
 private:
+    using Clock = std::chrono::steady_clock;
     struct Group {
         mutable std::mutex lock;
         std::unique_ptr<RowBuffer> active;
@@ -93,6 +100,9 @@ private:
 
     void seal(uint32_t group);  // the caller holds the group's lock
     void write_in_background();
+    bool work();  // does one piece of it; false: there is none
+    bool merge_if_due(std::size_t fewest_runs);
+    void wait_for_room(std::unique_lock<std::mutex>& held);
     void write_oldest(uint32_t group);
     bool merge_one(std::size_t fewest_runs);
     struct RunRange {
@@ -117,7 +127,9 @@ private:
     mutable std::mutex work_lock_;  // guards what follows; taken before a group's lock, never after it
     std::condition_variable work_changed_;
     std::deque<uint32_t> to_write_;  // groups, one entry per sealed buffer
-    std::exception_ptr failure_;
+    std::exception_ptr failure_;        // final
+    std::exception_ptr write_failure_;  // until a retry succeeds
+    Clock::time_point write_failed_at_{}, merge_again_{};
     std::atomic<bool> stopping_{false}, failed_{false};  // changed under the lock
     bool busy_ = false;
     std::thread writer_;

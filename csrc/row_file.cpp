@@ -57,7 +57,7 @@ void write_all(int descriptor, const std::byte* bytes, std::size_t size, uint64_
             error = errno;
         });
         if (done < 0 && error == EINTR) continue;
-        if (done <= 0) throw RowIoError(path, "cannot be written", done < 0 ? error : ENOSPC);
+        if (done <= 0) throw RowWriteError(path, "cannot be written", done < 0 ? error : ENOSPC);
         bytes += done, offset += static_cast<uint64_t>(done), size -= static_cast<std::size_t>(done);
     }
 }
@@ -87,6 +87,7 @@ RowIoError::RowIoError(const std::string& file, const char* what, int errno_valu
 int open_direct(const std::string& path, int flags) {
     int descriptor = ::open(path.c_str(), flags | O_DIRECT | O_CLOEXEC, 0666);
     if (descriptor < 0 && errno == EINVAL) descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+    if (descriptor < 0 && flags & O_CREAT) throw RowWriteError(path, "cannot be created", errno);
     if (descriptor < 0) throw RowIoError(path, "cannot be opened", errno);
     return descriptor;
 }
@@ -360,11 +361,14 @@ std::shared_ptr<RowFile> RowFileWriter::finish() {
     if (rows_unknown_) filter_ = MembershipFilter(keys_.size());
     for (uint64_t key : keys_) filter_.add(key);
     write_footer();
-    if (::rename(part_.c_str(), path_.c_str()) != 0) throw RowIoError(path_, "cannot be written", errno);
+    if (::rename(part_.c_str(), path_.c_str()) != 0) throw RowWriteError(path_, "cannot be written", errno);
     ::close(descriptor_);
     descriptor_ = -1;
     try {
         return std::make_shared<RowFile>(path_, &shape_);
+    } catch (const RowIoError& error) {  // too many open files, say
+        ::unlink(path_.c_str());
+        throw RowWriteError(path_, "cannot be opened", error.code);
     } catch (...) {
         ::unlink(path_.c_str());
         throw;

@@ -41,6 +41,11 @@ struct RowIoError : std::runtime_error {
     int code;
 };
 
+// A new file cannot be written. What it was to hold is still where it was.
+struct RowWriteError : RowIoError {
+    using RowIoError::RowIoError;
+};
+
 constexpr std::size_t kBlockHead = 16;
 
 struct RowFileShape {

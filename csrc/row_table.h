@@ -95,6 +95,7 @@ public:
     bool load_expected();                         // loads a part of them; false: there are no more
     TierCounts tier_counts() const;
     void settle_cold_tier() { cold_->settle(); }
+    std::string cold_write_failure() const { return cold_ ? cold_->write_failure() : std::string(); }
     void close_cold_tier() { cold_->stop(); }  // before its folder is removed
     // Takes over the files of one group, newest first, which lie in the tier's folder. The group must be empty.
     void adopt_files(const std::vector<std::string>& paths);

@@ -61,12 +61,25 @@ def _run(folder: Path) -> None:
         each = f" ({size / rows:.0f} bytes each)" if rows else ""
         terminal.say(f"memory    {terminal.count(rows)} embedding rows in {terminal.size(size)}{each}")
     if tier := known.get("tier"):
-        terminal.say(
-            f"tiers     {terminal.count(tier['hot_rows'])} rows in memory, {terminal.count(tier['cold_rows'])} on disk "
-            f"({terminal.size(tier['file_bytes'])}); {tier['hit_rate']:.1%} of lookups found in memory; "
-            f"space {tier['space']:.2f}, write amplification {tier['write_amplification']:.2f}"
-        )
+        terminal.say("\n".join(tier_lines(tier, known.get("examples"))))
     _checkpoints(folder / "checkpoints")
+
+
+def tier_lines(tier: dict[str, Any], examples: int | None) -> Iterator[str]:
+    """The figures of the disk tier. Runs of earlier versions lack some."""
+    yield (
+        f"tiers     {terminal.count(tier['hot_rows'])} rows in memory, {terminal.count(tier['cold_rows'])} on disk "
+        f"({terminal.size(tier['file_bytes'])} in {terminal.count(tier['files'])} files); "
+        f"{tier['hit_rate']:.1%} of lookups found in memory; "
+        f"space {tier['space']:.2f}, write amplification {tier['write_amplification']:.2f}"
+    )
+    if not examples or not tier["reads"]:
+        return
+    each = terminal.size(tier["bytes_read"] // tier["reads"])
+    yield (
+        f"disk      {tier['reads'] / examples:.2f} reads of {each} per example, "
+        f"{tier['rows_read'] / tier['reads']:.2f} rows per read; {terminal.size(tier['bytes_written'])} written"
+    )
 
 
 def _short(value: Any) -> str:

@@ -54,7 +54,7 @@ def start(
     if config.cluster.engine == "ray":
         return _launch(config, command, resume, init_from)
     prepared = build(config, resume=resume, init_from=init_from)
-    needs = estimate(prepared.training, config.memory)
+    needs = estimate(prepared.training)
     refuse_too_large(needs, prepared.training)
     folder = _open_folder(config, command, resume)
     with interrupts.held_back() as came, run_folder.failed_unless_started(folder):
@@ -123,7 +123,7 @@ class FromConfig:
 
     def header(self, run: PreparedRun, folder: Path) -> tuple[str, ...]:
         config = load_config(self.config)
-        return header(config, run, folder, estimate(run.training, config.memory).text(run.training))
+        return header(config, run, folder, estimate(run.training).text(run.training))
 
 
 def build(

@@ -32,7 +32,7 @@ from gearshift.engine.ray.cluster_settings import ConnectionSettings, Resources
 from gearshift.models.settings import MODEL_SETTINGS
 from gearshift.run.checkpoint_policy import CheckpointPolicy
 from gearshift.settings.declaration import setting
-from gearshift.settings.units import Count, Seconds, Size, Text, Texts
+from gearshift.settings.units import Count, Memory, Seconds, Text, Texts
 from gearshift.trainer.worker_settings import WorkerCounts
 from gearshift.training.train_settings import TrainSection
 
@@ -125,11 +125,11 @@ class Config(Section):
     checkpoint: CheckpointSection = Field(
         default=CheckpointSection(), description="What is saved, and where."
     )
-    memory: Size | None = Field(
+    memory: Memory | None = Field(
         default=None,
         description=(
-            "Memory for embedding rows, such as 16GiB; on Ray for each shard. Rows that do not fit go to disk. "
-            "If not set, all rows stay in memory."
+            "Memory for embedding rows, such as 16GiB or 25% of the machine's or container's memory; on Ray for each "
+            "shard, on its machine. Rows that do not fit go to disk. If not set, all rows stay in memory."
         ),
     )
     storage: StorageSettings = Field(

@@ -8,20 +8,25 @@ files of one that died.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import math
 import os
 import resource
 import shutil
+import socket
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from gearshift.errors import UserError
+from gearshift.embedding.file_systems import Medium, file_system_of, medium_of
+from gearshift.embedding.machine_memory import budget_bytes, machine_memory
+from gearshift.errors import UserError, warn
 from gearshift.settings.declaration import setting
-from gearshift.settings.units import INTEGER, STRING, Folder, Unit, either, parse_count
+from gearshift.settings.units import INTEGER, STRING, Folder, Memory, Unit, either, parse_count
 
 PARTITIONS, SLAB_BYTES, SLAB_ROWS = (
     256,
@@ -30,9 +35,13 @@ PARTITIONS, SLAB_BYTES, SLAB_ROWS = (
 )  # constants of the C++ table: a partition has at least one slab
 LITTLE_MEMORY = 256 << 20
 QUEUE_SHARE, MOST_QUEUED = 8, 512 << 20
+BUFFER_SHARE, MOST_BUFFER_BYTES = 8, 256 << 20  # for rows that are about to be written; csrc/row_tier.cpp
+INDEX_BYTES_PER_STORED_ROW, MOST_SPACE = 1.7, 2  # of rows on disk; stored rows per live row
+BLOCK_BYTES, BLOCK_HEAD, ROW_HEAD = 4096, 16, 20  # of a row file; a row's head is its id and counts
 PREFIX, NEW, LOCK = "rows-", "new-", "lock"
 ABANDONED_SECONDS = 600.0
 ROWS_FOLDER = ".rows"  # below the folder of the runs
+LOCAL = Path("/var/tmp")  # on disk by convention, where /tmp may be in memory
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,8 @@ class ColdTier:
     hot_rows: int = 0  # rows in memory, instead of what fits in the budget (for tests)
     part: float = 1.0  # of the memory that the user set
     lookahead: LookAhead | None = LookAhead()
+    is_share: bool = False  # the user set a share of the machine's memory
+    notice: str = ""  # for the user, when the tier is opened
 
     def share(self, part: float) -> ColdTier:
         """The tier of one of several stores, with its part of the budget."""
@@ -85,7 +96,8 @@ class StorageSettings:
 
     path: Folder | None = setting(
         None,
-        "The folder for their files, on a local disk; a folder below `checkpoint.path` if not set.",
+        "The folder for their files, on a local disk; on Ray of the machine of each shard. If not set, a folder below "
+        "`checkpoint.path`, or below /var/tmp if that is not on a local disk.",
     )
 
     lookahead: ReadAhead = setting(
@@ -98,15 +110,19 @@ class StorageSettings:
         if isinstance(self.lookahead, int) and self.lookahead < 1:
             raise UserError(f"storage.lookahead={self.lookahead}: write auto, off or at least 1 example")
 
-    def tier(self, memory: int, runs: str | Path) -> ColdTier:
-        """The cold tier of a run's rows; `runs` is the folder of the runs."""
-        queued = queue_bytes(memory) if self.lookahead == "auto" else 0
+    def tier(self, memory: Memory, runs: str | Path) -> ColdTier:
+        """The cold tier of a run's rows on this machine; `runs` is the folder of the runs."""
+        folder, notice = (Path(self.path), "") if self.path is not None else default_folder(runs)
+        budget = budget_bytes(memory)
+        queued = queue_bytes(budget) if self.lookahead == "auto" else 0
         ahead = {"auto": LookAhead(None, queued // 2), "off": None}
         return ColdTier(
-            Path(self.path or Path(runs) / ROWS_FOLDER),
-            memory - queued,
-            part=(memory - queued) / memory,
+            folder,
+            budget - queued,
+            part=(budget - queued) / budget if budget else 1.0,
             lookahead=LookAhead(self.lookahead) if isinstance(self.lookahead, int) else ahead[self.lookahead],
+            is_share=isinstance(memory, float),
+            notice=notice,
         )
 
 
@@ -115,17 +131,48 @@ def queue_bytes(memory: int) -> int:
     return min(memory // QUEUE_SHARE, MOST_QUEUED) if memory >= LITTLE_MEMORY else 0
 
 
+def default_folder(runs: str | Path) -> tuple[Path, str]:
+    """Below the folder of the runs, unless that is shared over the network, or in memory; and what to tell the user."""
+    below, elsewhere = Path(runs) / ROWS_FOLDER, machine_folder()
+    medium = medium_of(below)
+    if medium is Medium.LOCAL:
+        return below, ""
+    return elsewhere, (
+        f"rows that do not fit in memory go to {elsewhere}: {runs} is on {medium.value}. "
+        "Set storage.path to use another local disk"
+    )
+
+
+def machine_folder() -> Path:
+    """A folder of this user that does not depend on any run."""
+    return LOCAL / f"gearshift-rows-{os.getuid()}"
+
+
 def minimum_bytes(floats: int) -> int:
     """The minimum budget of a store with this many floats per row, including optimizer state."""
     return 2 * PARTITIONS * max(SLAB_BYTES, SLAB_ROWS * (16 + 4 * floats))
 
 
+def hot_bytes_per_row(floats: int) -> float:
+    """Memory of a row with so many floats: record, index, and a ninth for rows that come before others leave."""
+    return (4 * floats + 12 + 36) * 9 / 8
+
+
+def disk_bytes_per_row(floats: int) -> float:
+    row = 4 * floats + ROW_HEAD
+    blocks = -(-(row + BLOCK_HEAD) // BLOCK_BYTES)
+    return blocks * BLOCK_BYTES / max(1, (blocks * BLOCK_BYTES - BLOCK_HEAD) // row)
+
+
 def check_budget(tier: ColdTier, floats: int) -> None:
     least = minimum_bytes(floats)
     if tier.budget < least and not tier.hot_rows:
+        asked, needed = f"{tier.budget / tier.part / 2**20:.3g}MiB", math.ceil(least / tier.part / 2**20)
+        if tier.is_share:
+            whole = machine_memory()
+            asked = f"{100 * tier.budget / tier.part / whole:.3g}% ({asked} here)"
         raise UserError(
-            f"memory={tier.budget / tier.part / 2**20:.3g}MiB is too small for the rows of this model: "
-            f"set at least memory={math.ceil(least / tier.part / 2**20)}MiB"
+            f"memory={asked} is too small for the rows of this model: set at least memory={needed}MiB"
         )
 
 
@@ -134,7 +181,8 @@ class TierFolder:
 
     def __init__(self, below: Path) -> None:
         try:
-            below.mkdir(parents=True, exist_ok=True)
+            below.mkdir(0o700 if below == machine_folder() else 0o777, parents=True, exist_ok=True)
+            _refuse_folder_of_another(below)
             remove_abandoned(below)
             self.path, self._lock = _locked_folder(below)
         except OSError as error:
@@ -142,35 +190,62 @@ class TierFolder:
                 f"storage.path: rows cannot be written below {below}: {error.strerror}. Choose another folder"
             ) from None
         self._process = os.getpid()
+        if (medium := medium_of(below)) is not Medium.LOCAL:
+            effect = (
+                "`memory` does not limit"
+                if medium is Medium.MEMORY
+                else "is slow and may be gone at any time"
+            )
+            warn(
+                f"storage.path: {below} is on {medium.value} ({file_system_of(below)}), which {effect}. Use a local SSD"
+            )
 
     def close(self) -> None:
         if os.getpid() == self._process:  # a forked child leaves its parent's files alone
-            _remove(self.path)
+            remove(self.path)
         os.close(self._lock)
 
 
 def _locked_folder(below: Path) -> tuple[Path, int]:
-    """Creates a folder under a name that `remove_abandoned` treats as not ready, and locks it."""
+    """Creates a folder under a name that `remove_abandoned` takes for one that is not ready, and locks it."""
     temporary = Path(tempfile.mkdtemp(prefix=NEW, dir=below))
     lock = os.open(temporary / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    os.write(lock, socket.gethostname().encode())
     fcntl.flock(lock, fcntl.LOCK_EX)
     return temporary.rename(below / (PREFIX + temporary.name.removeprefix(NEW))), lock
 
 
 def remove_abandoned(below: Path) -> None:
     """Removes the files of processes that were killed."""
+    for folder in abandoned(below):
+        with contextlib.suppress(OSError):
+            remove(folder)
+
+
+def abandoned(below: Path) -> Iterator[Path]:
+    """The folders of processes that were killed. Each stays locked until the next is asked for."""
+    is_shared = medium_of(below) is Medium.NETWORK
     for folder in below.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its process lives
-                _remove(folder)
+                if (
+                    not is_shared or os.read(lock, 256) == socket.gethostname().encode()
+                ):  # locks may not cross machines
+                    yield folder
             finally:
                 os.close(lock)
     for folder in below.glob(f"{NEW}*"):  # killed between two system calls: it has no files yet
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > ABANDONED_SECONDS:
-                shutil.rmtree(folder, ignore_errors=True)
+                yield folder
+
+
+def _refuse_folder_of_another(below: Path) -> None:
+    """Anybody may make folders in /var/tmp."""
+    if below == machine_folder() and below.lstat().st_uid != os.getuid():
+        raise PermissionError(errno.EPERM, "it belongs to another user")
 
 
 def allow_many_files() -> None:
@@ -181,8 +256,8 @@ def allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536) if hard > 0 else 65_536, hard))
 
 
-def _remove(folder: Path) -> None:
-    """Removes the lock file last: a partially removed folder is still recognised as abandoned."""
+def remove(folder: Path) -> None:
+    """Removes the lock file last: a folder that is half removed is still known as abandoned."""
     for file in folder.glob("*"):
         if file.name != LOCK:
             file.unlink(missing_ok=True)

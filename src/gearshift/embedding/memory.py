@@ -29,6 +29,7 @@ from gearshift.embedding.row_files import (
     link_files,
 )
 from gearshift.embedding.store import Floats, Ids, RowBlock, RowPart, RowStack, Tables, TierCounts
+from gearshift.errors import warn
 
 RESTORING_THREADS = 4  # each reads and verifies one stack of files at a time
 
@@ -49,6 +50,14 @@ class MemoryStore:
         self._tier, self._must_open, self._opening = tier, tier is not None, threading.Lock()
         if tier is not None:
             check_budget(tier, self.width + self.state_width)
+
+    @property
+    def budget(self) -> int | None:
+        return None if self._tier is None else self._tier.budget
+
+    @property
+    def tier_folder(self) -> Path | None:
+        return None if self._tier is None else self._tier.folder
 
     def __len__(self) -> int:
         return len(self._table)
@@ -176,6 +185,9 @@ class MemoryStore:
         """None without a cold tier."""
         return None if self._tier is None else TierCounts(**self._table.tier_counts())
 
+    def write_failure(self) -> str | None:
+        return None if self._tier is None else self._table.cold_write_failure() or None
+
     def settle_tier(self) -> None:
         """Waits until evicted rows are written and files are merged (for tests and benchmarks)."""
         if self._tier is not None and not self._must_open:
@@ -186,6 +198,8 @@ class MemoryStore:
         with self._opening:
             if self._tier is None or not self._must_open:
                 return
+            if self._tier.notice:
+                warn(self._tier.notice)
             folder = TierFolder(self._tier.folder)
             self._tier_folder = folder.path
             self._table.add_cold_tier(str(folder.path), self._tier.budget, self._tier.hot_rows)

@@ -44,6 +44,15 @@ class ShardedStore:
         first = self.shards[0]
         self.parts, self.width, self.state_width = first.parts, first.width, first.state_width
 
+    @property
+    def budget(self) -> int | None:
+        budgets = [shard.budget for shard in self.shards if shard.budget is not None]
+        return sum(budgets) if budgets else None
+
+    @property
+    def tier_folder(self) -> Path | None:
+        return self.shards[0].tier_folder
+
     def __len__(self) -> int:
         return sum(len(shard) for shard in self.shards)
 
@@ -132,6 +141,9 @@ class ShardedStore:
     def tier_counts(self) -> TierCounts | None:
         counts = [count for shard in self.shards if (count := shard.tier_counts()) is not None]
         return reduce(operator.add, counts) if counts else None
+
+    def write_failure(self) -> str | None:
+        return next((why for shard in self.shards if (why := shard.write_failure()) is not None), None)
 
 
 def _some(tables_U: Tables | None, at: NDArray[np.uint32]) -> Tables | None:

@@ -112,6 +112,10 @@ class TierCounts:
     def write_amplification(self) -> float:
         return self.bytes_written / self.bytes_flushed if self.bytes_flushed else 1.0
 
+    def ratios(self) -> dict[str, float]:
+        names = ("hit_rate", "space", "write_amplification")
+        return {name: getattr(self, name) for name in names}
+
 
 @runtime_checkable
 class StoreSnapshot(Protocol):
@@ -134,6 +138,12 @@ class RowStore(Protocol):
     parts: tuple[RowPart, ...]
     width: int  # sum of the widths of the parts
     state_width: int
+
+    @property
+    def budget(self) -> int | None: ...  # bytes of memory; None: rows beyond it do not go to disk
+
+    @property
+    def tier_folder(self) -> Path | None: ...  # below which the files of rows on disk are
 
     def __len__(self) -> int: ...
 
@@ -181,3 +191,6 @@ class RowStore(Protocol):
     def cut(self) -> StoreSnapshot: ...  # taken between two pushes, never inside one; one cut at a time
     def memory_bytes(self) -> int: ...
     def tier_counts(self) -> TierCounts | None: ...  # None if all rows stay in memory
+
+    def write_failure(self) -> str | None:
+        """Why rows that leave memory cannot be written to disk. They stay in memory, and writing is retried."""

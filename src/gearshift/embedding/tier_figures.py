@@ -10,17 +10,18 @@ from functools import reduce
 from gearshift.embedding.store import RowStore, TierCounts
 
 PREFIX = "tier_"
+UNWRITTEN = PREFIX + "unwritten"  # 1: rows that leave memory cannot be written to disk
 NAMES = tuple(field.name for field in fields(TierCounts))
 
 
 def tier_figures(stores: Iterable[RowStore]) -> dict[str, float]:
     """Empty if all rows stay in memory."""
-    counts = [count for store in stores if (count := store.tier_counts()) is not None]
-    return (
-        {PREFIX + name: value for name, value in asdict(reduce(operator.add, counts)).items()}
-        if counts
-        else {}
-    )
+    tiers = [(store, count) for store in stores if (count := store.tier_counts()) is not None]
+    if not tiers:
+        return {}
+    total = asdict(reduce(operator.add, (count for _, count in tiers)))
+    unwritten = any(store.write_failure() is not None for store, _ in tiers)
+    return {**{PREFIX + name: value for name, value in total.items()}, UNWRITTEN: float(unwritten)}
 
 
 def summed_counts(figures: Iterable[Mapping[str, float]]) -> TierCounts | None:

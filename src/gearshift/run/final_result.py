@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gearshift.data.dataset import Dataset
+from gearshift.embedding.store import TierCounts
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.run import folder as run_folder
 from gearshift.run.health import Health
@@ -33,7 +34,13 @@ class FinalResult:
         self._health, self._wall, self._messages, self._test = health, wall, messages, test
         self._engine = engine
         self.last_evaluation: Evaluation | None = None
-        self.data_warning: str | None = None  # a warning about how the validation data was split
+        self.data_warning: str | None = None  # about how the validation data were cut
+        self._tier: list[TierCounts] | None = None
+
+    def note_tier(self) -> None:
+        """The training has ended: keeps the figures of its tiers, before other rows are loaded for evaluations."""
+        if self._tier is None:
+            self._tier = self._training.learner.tier_counts
 
     @property
     def needs_parameters(self) -> bool:
@@ -78,6 +85,7 @@ class FinalResult:
             engine=self._engine,
             seconds=seconds,
             data_warning=self.data_warning,
+            tier=self._tier,
         )
 
     def _result(self, figures: dict[str, Any]) -> Result:

@@ -4,6 +4,7 @@
     .*.part, .*.old               in a run's checkpoints: partially written or partially replaced checkpoints
     control.sock, control.key     of a run whose process was killed
     .NAME.PID, lease/.*           files that were being written
+    rows-*                        rows on disk, below storage.path (embedding/cold_tier.py)
 
 A temporary folder records which run it belongs to and which process made it (temporary_folders.py). It is stale if that
 process is dead and its session of the run has ended. While the run's folder cannot be read (for example a share that is
@@ -21,10 +22,13 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
+from gearshift.embedding import cold_tier
 from gearshift.errors import UserError
 from gearshift.run import control, ownership, process_identity, temporary_folders
 from gearshift.run import folder as run_folder
@@ -56,6 +60,7 @@ def find(
         for path in sorted(Path(root).glob(f"*/{run_folder.RUN}")):
             if not path.parent.is_symlink():
                 yield from of_run(path.parent, watch)
+    yield from _rows(roots)
     for place in sorted(Path(tempfile.gettempdir()).iterdir()):
         if place.name.startswith(PREFIXES) and _is_our_folder(place):
             if marked := temporary_folders.mark_of(place):
@@ -90,6 +95,24 @@ def of_run(folder: Path, watch: float = 0.0) -> Iterator[Leftover]:
     for path in unfinished:
         if path.is_symlink() or path.is_file():
             yield Leftover(path, "a file that was being written", path.unlink)
+
+
+def _rows(roots: Iterable[str | Path]) -> Iterator[Leftover]:
+    places = [Path(root) / cold_tier.ROWS_FOLDER for root in roots] + [cold_tier.machine_folder()]
+    configs = [config for root in roots for config in sorted(Path(root).glob(f"*/{run_folder.CONFIG}"))]
+    for place in dict.fromkeys([*places, *filter(None, map(_storage_path, configs))]):
+        for folder in cold_tier.abandoned(place):
+            what = "rows on disk of a process that is gone"
+            yield Leftover(folder, what, lambda folder=folder: cold_tier.remove(folder))  # type: ignore[misc]
+
+
+def _storage_path(config: Path) -> Path | None:
+    """Where that run keeps rows on disk, if its config says so."""
+    try:
+        path = yaml.safe_load(config.read_text())["storage"]["path"]
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        return None
+    return Path(str(path))
 
 
 def _of_marked(place: Path, marked: OwnerMark, end_session: EndSession, watch: float) -> Iterator[Leftover]:

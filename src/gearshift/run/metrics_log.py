@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gearshift.embedding.tier_figures import summed_counts
 from gearshift.optim.trust_figures import from_figures, trust_figures
 from gearshift.run import folder as run_folder
 from gearshift.run.health import Health
@@ -59,6 +60,7 @@ class MetricsLog:
             **(trust and {**trust, "plain_steps": progress.plain_steps}),
             **self._exchange_figures(),
             **figures_by_role(processes),
+            **_tier_ratios(processes),
             **numbers,
         }
         try:
@@ -86,3 +88,9 @@ class MetricsLog:
         ):  # fewer if the run returned to a checkpoint after the loss of a shard
             return None
         return (progress.examples - examples) / (progress.seconds - seconds)
+
+
+def _tier_ratios(processes: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Hit rate, space and write amplification of the disk tiers of all shards together."""
+    total = summed_counts(processes.values())
+    return {} if total is None else {f"tier_{name}": value for name, value in total.ratios().items()}

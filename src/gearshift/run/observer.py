@@ -64,6 +64,9 @@ class RunObserver:
         saving.request_in_time()
         saving.save_if_requested(ready_to_save)
         self.parts.metrics.stepped()
+        if (failure := self.parts.storage.look()) is not None:
+            self.notify(failure)
+            self._stop.set()
         return not self._stop.is_set()
 
     def evaluated(self, evaluation: Evaluation, is_best: bool) -> None:

@@ -12,6 +12,7 @@ from gearshift.run.last_save import LastSave
 from gearshift.run.log import Messages
 from gearshift.run.metrics_log import MetricsLog
 from gearshift.run.saving import Saving
+from gearshift.run.storage_watch import StorageWatch
 from gearshift.run.wall_time import WallTime
 from gearshift.training.training import Training
 
@@ -27,6 +28,7 @@ class RunParts:
     final: FinalResult
     metrics: MetricsLog
     events: EventLog
+    storage: StorageWatch
 
     @property
     def folder(self) -> Path:

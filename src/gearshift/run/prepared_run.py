@@ -26,6 +26,7 @@ from gearshift.run.parts import RunParts
 from gearshift.run.retry import Retries
 from gearshift.run.saver import MakeSaver, Saver
 from gearshift.run.saving import Saving
+from gearshift.run.storage_watch import StorageWatch, figures_here
 from gearshift.run.wall_time import WallTime
 from gearshift.training.engine import Engine
 from gearshift.training.training import Training
@@ -66,12 +67,14 @@ class PreparedRun:
         header: Sequence[str] = (),
         warns: bool = False,
         make_saver: MakeSaver = Saver,
-        processes: Processes = dict,
+        processes: Processes | None = None,
     ) -> Run:
         """Trains in the background with the workers of `engine`. `folder` must belong to this run alone.
 
         The other arguments are those of `Run`.
         """
+        if processes is None:  # all shards are here
+            processes = partial(figures_here, self.training)
         parts = self._parts(folder, engine.name, make_saver, processes)
         run = Run(parts, engine, self.callbacks, header, processes, warns=warns)
         run.thread.start()
@@ -100,4 +103,7 @@ class PreparedRun:
         final = FinalResult(saving, last_save, health, self.wall, messages, engine, self.test)
         metrics = MetricsLog(folder, training, health, processes, messages.append)
         events = EventLog(folder, messages.append, check=partial(ownership.check, folder))
-        return RunParts(training, messages, health, self.wall, saving, last_save, final, metrics, events)
+        storage = StorageWatch(training, processes)
+        return RunParts(
+            training, messages, health, self.wall, saving, last_save, final, metrics, events, storage
+        )

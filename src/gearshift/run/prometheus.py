@@ -59,6 +59,33 @@ GAUGES = {
     "workers": "Connected workers.",
     "incarnation": "How many times the parameters were loaded from a snapshot.",
 }
+TIER_COUNTERS = {
+    "tier_lookups": "Distinct ids that batches pulled from a store with a disk tier.",
+    "tier_misses": "Of these, the ones without a row in memory; new ids included.",
+    "tier_prefetched": "Rows brought into memory ahead of their batch.",
+    "tier_evicted": "Rows that left memory.",
+    "tier_written_back": "Of these, the ones that had changed and were written.",
+    "tier_retries": "Fetches repeated because rows left memory meanwhile.",
+    "tier_reads": "Reads from row files; neighbouring blocks are one read.",
+    "tier_bytes_read": "Bytes of these reads.",
+    "tier_rows_read": "Rows found by these reads.",
+    "tier_needless_reads": "Lookups in a file that turned out not to have the row.",
+    "tier_bytes_written": "Bytes of row files written, merges included.",
+    "tier_bytes_flushed": "Of these, the first time that rows left memory.",
+    "tier_merges": "Merges of row files.",
+}
+TIER_GAUGES = {
+    "tier_hot_rows": "Rows in memory.",
+    "tier_cold_rows": "Rows on disk only.",
+    "tier_stored_rows": "Rows in row files, older copies included.",
+    "tier_stale_rows": "Of these, older copies.",
+    "tier_files": "Row files.",
+    "tier_file_bytes": "Bytes of the row files.",
+    "tier_index_bytes": "Memory for fences and filters of the row files.",
+    "tier_unwritten": "1 while rows cannot be written to disk.",
+}
+COUNTERS |= TIER_COUNTERS
+GAUGES |= TIER_GAUGES
 
 
 def text(run: str, status: Any, processes: Processes) -> str:

@@ -35,10 +35,12 @@ def report(
     engine: str,
     seconds: float,
     data_warning: str | None = None,
+    tier: list[TierCounts] | None = None,
 ) -> dict[str, Any]:
     """`steps` is the number of steps made; the parameters may be those of an earlier step that scored best.
 
-    `seconds` is wall time, `data_warning` a message about how the validation data was split.
+    `seconds` is wall time, `data_warning` a message about how the validation data were cut. `tier` is from the end of
+    the training, if other rows have been loaded since.
     """
     progress, learner = training.progress, training.learner
     measures = valid.measures if valid else progress.measures
@@ -81,7 +83,7 @@ def report(
         "plain_steps": progress.plain_steps,
         "embedding_rows": learner.rows,
         "embedding_bytes": learner.row_bytes,
-        "tier": _tier(learner.tier_counts),
+        "tier": tier_report(learner.tier_counts if tier is None else tier),
         "skipped_lines": lines_lost(training.train.skipped),
         "unseen_ids": dict(valid.unseen) if valid else {},  # by field: the share of examples with a new id
         "warnings": ([data_warning] if data_warning else []) + _warnings(training, valid, test),
@@ -89,13 +91,12 @@ def report(
     }
 
 
-def _tier(counts: list[TierCounts]) -> dict[str, Any] | None:
+def tier_report(counts: list[TierCounts]) -> dict[str, Any] | None:
     """Rows in memory and on disk, or None if there is no disk tier."""
     if not counts:
         return None
     total = reduce(operator.add, counts)
-    ratios = {name: getattr(total, name) for name in ("hit_rate", "space", "write_amplification")}
-    return asdict(total) | ratios
+    return asdict(total) | total.ratios()
 
 
 def _tasks(schema: Schema, evaluation: Evaluation) -> dict[str, dict[str, Any]]:

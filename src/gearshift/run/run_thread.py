@@ -89,11 +89,15 @@ class RunThread:
         parts.metrics.begin()
         self._look_at_order()
         parts.training.run(self._engine, observer)
-        stopped = (
-            observer.stop_requested
-        )  # after this point a stop has no effect: the run is evaluated and done
+        parts.final.note_tier()
+        stopped = observer.stop_requested  # later is too late: the run is evaluated and done
         parts.last_save.save()
         observer.announce_checkpoints()
+        if parts.storage.failure is not None:
+            step = f"{parts.training.step:,}"
+            raise UserError(
+                f"{parts.storage.failure}. Step {step} is saved: gearshift train --resume {parts.folder}"
+            )
         self._list_bad_lines()
         self.result = parts.final.of_stopped() if stopped else parts.final.of_finished()
         return "stopped" if stopped else "done"

@@ -124,6 +124,28 @@ def write_bytes(size: int) -> str | int:
     return size
 
 
+def parse_memory(value: Any) -> int | float:
+    """Bytes; a float is a share of the machine's memory."""
+    amount = parse_amount(value)
+    is_share = isinstance(value, float) and value <= 1
+    if (
+        amount is not None
+        and amount[0] > 0
+        and (is_share or amount[1] == "%" or (not amount[1] and amount[0] < 1))
+    ):
+        return float(parse_share(value))
+    try:
+        return parse_bytes(value)
+    except ValueError:
+        raise ValueError(
+            "expected a size, such as 16GiB, or a share of the machine's memory, such as 25%"
+        ) from None
+
+
+def write_memory(memory: int | float) -> str | int:
+    return f"{100 * memory:.10g}%" if isinstance(memory, float) else write_bytes(memory)
+
+
 def write_seconds(seconds: float) -> str:
     for unit in ("d", "h", "min"):
         if seconds % SECONDS[unit] == 0:
@@ -210,6 +232,7 @@ Count = Annotated[int, Unit(parse_count, either(INTEGER, STRING))]
 Number = Annotated[float, Unit(parse_number, NUMBER)]
 Share = Annotated[float, Unit(parse_share, either(NUMBER, _PERCENT))]
 Size = Annotated[int, Unit(parse_bytes, either(INTEGER, STRING), write_bytes)]
+Memory = Annotated[int | float, Unit(parse_memory, either(INTEGER, STRING), write_memory)]
 Seconds = Annotated[float, Unit(_seconds_or_number, either(NUMBER, STRING), write_seconds)]
 Cut = Annotated[float | str, Unit(parse_cut, either(NUMBER, STRING))]
 Texts = Annotated[tuple[Text, ...], Unit(_listed, one_or_many("string"))]

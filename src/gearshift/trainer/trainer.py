@@ -294,7 +294,7 @@ class Trainer:
                 total = saved.facts["total"]
         return Training(
             replace(self.plan, shuffle=bool(shuffle)),
-            self._learner(model, schema),
+            self._learner(model, schema, self.workers.shards if shared_memory else 1),
             train,
             valid,
             baseline=baseline,
@@ -326,7 +326,8 @@ class Trainer:
         """Whether to shuffle. By default a log with a time that is read once is not shuffled; anything else is."""
         return self.plan.epochs > 1 or train.schema.time is None
 
-    def _learner(self, model: nn.Module, schema: Schema) -> Learner:
+    def _learner(self, model: nn.Module, schema: Schema, shards_here: int) -> Learner:
+        """`shards_here` have rows in this process, and share its memory."""
         return Learner(
             Worker(model, schema, loss=self.loss, threads=self.threads),
             rows=self.optimizer.row_settings,
@@ -334,7 +335,7 @@ class Trainer:
             dense=self.optimizer,
             seed=self.plan.seed,
             shards=self.workers.shards,
-            tier=self._tier(1 - BASELINE_SHARE),
+            tier=self._tier((1 - BASELINE_SHARE) / shards_here),
         )
 
     def _tier(self, share: float) -> ColdTier | None:

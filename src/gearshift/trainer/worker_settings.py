@@ -13,7 +13,7 @@ from gearshift.cluster_model.cluster import ClusterModel
 from gearshift.embedding.cold_tier import ColdTier, StorageSettings
 from gearshift.errors import UserError
 from gearshift.settings.declaration import setting
-from gearshift.settings.units import Count
+from gearshift.settings.units import Count, Memory, parse_memory
 
 MOST_SHARDS = 256  # as many as a row store has partitions
 
@@ -44,19 +44,30 @@ class WorkerSettings(WorkerCounts):
     """
 
     inject: ClusterModel | None = None  # injected slowness, for experiments
-    memory: int | None = None  # bytes for the embedding rows of a shard; the others go to disk
-    storage: str | Path | StorageSettings | None = None  # the folder for those rows; default: below the runs
+    memory: int | float | str | None = (
+        None  # for embedding rows (on a cluster: of each shard): bytes, "16GiB" or "25%"
+    )
+    storage: str | Path | StorageSettings | None = (
+        None  # the folder for the others; by default below the runs
+    )
 
     def __post_init__(self) -> None:
         if not 1 <= self.shards <= MOST_SHARDS:
             raise UserError(f"shards={self.shards}: use 1 to {MOST_SHARDS} shards")
-        if self._storage != StorageSettings() and self.memory is None:
+        if self._budget is None and self._storage != StorageSettings():
             raise UserError("storage=... is for rows that do not fit in memory: set memory too")
+
+    @property
+    def _budget(self) -> Memory | None:
+        try:
+            return None if self.memory is None else parse_memory(self.memory)
+        except ValueError as error:
+            raise UserError(f"WorkerSettings(memory={self.memory!r}): {error}") from None
 
     @property
     def _storage(self) -> StorageSettings:
         return self.storage if isinstance(self.storage, StorageSettings) else StorageSettings(self.storage)
 
     def cold_tier(self, runs: str | Path) -> ColdTier | None:
-        """Where rows that do not fit in `memory` are stored; `runs` is the folder of the runs."""
-        return None if self.memory is None else self._storage.tier(self.memory, runs)
+        """Where rows go that do not fit in `memory` on this machine; `runs` is the folder of the runs."""
+        return None if self._budget is None else self._storage.tier(self._budget, runs)

@@ -8,24 +8,26 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-import os
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from gearshift.data.batch import Batch
+from gearshift.embedding.machine_memory import machine_memory
 from gearshift.errors import UserError
+from gearshift.settings.units import write_bytes
 from gearshift.training.learner import Learner
+from gearshift.training.tier_estimate import RowGrowth, TierEstimate, estimate_tier
 from gearshift.training.training import Training
 from gearshift.training.worker import Worker
 
 SAMPLE = 65_536  # examples in the sample
 TIMED_STEPS = 4
-FREE_SHARE = 0.9  # share of the memory for rows: the rest is for data and the network
-TIER_SHARE = 0.7  # proposed share of the memory for rows if other rows go to disk
+FREE_SHARE = 0.9  # of the memory: the rest is for data and the network
+TIER_SHARE = 0.7  # of the memory, proposed for rows if the others go to disk
+LEAST_PROPOSED = 64 << 20  # enough for any common model
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,8 @@ class Estimate:
     rows: int
     row_bytes: int  # bytes of all rows
     seconds: float
-    memory: int  # bytes available
-    has_disk: bool = False  # rows beyond `memory` go to disk
+    memory: int  # bytes that may be used
+    tier: TierEstimate | None = None  # rows beyond `memory` go to disk
 
     def text(self, training: Training) -> str:
         parts = training.learner.server.stores[0].parts if training.learner.server.stores else ()
@@ -43,27 +45,53 @@ class Estimate:
         length = f"{minutes:.1f} min" if minutes >= 1 else f"{self.seconds:.0f} s"
         examples, batch = training.total // training.plan.epochs, training.plan.global_batch
         few = f" One step a pass: global_batch {batch:,} is all of the {examples:,} examples."
-        on_disk = self.row_bytes - self.memory
-        spilled = f", about {size_text(on_disk)} of them on disk" if self.has_disk and on_disk > 0 else ""
         return (
             f"Memory {count_text(self.rows)} embedding rows expected ({each}) = {size_text(self.row_bytes)} "
-            f"of {size_text(self.memory)}{spilled}. Estimated time {length}."
+            f"of {size_text(self.memory)}{_tier_text(self.tier)}. Estimated time {length}."
             + (few if batch >= examples else "")
         )
 
 
-def estimate(training: Training, memory: int | None = None) -> Estimate:
+def _tier_text(tier: TierEstimate | None) -> str:
+    """`: 1.4 M in memory, 3.8 M on disk in up to 1.1 GB below rows (78.0 GB free). ...`"""
+    if tier is None:
+        return ""
+    if not tier.cold_rows:
+        return ": all of them in memory"
+    free = "" if tier.free_bytes is None else f" ({size_text(tier.free_bytes)} free)"
+    text = (
+        f": about {count_text(tier.hot_rows)} in memory, {count_text(tier.cold_rows)} on disk in up to "
+        f"{size_text(tier.disk_bytes)} below {tier.folder}{free}"
+    )
+    if tier.free_bytes is not None and tier.free_bytes < tier.disk_bytes:
+        text += ". Warning: they may not fit there; set storage.path to a larger disk"
+    reads, rate = tier.final_reads_per_example, tier.reads_per_second
+    if rate is None or not reads:
+        return text
+    return (
+        f"{text}. At the end {reads:.2g} rows per example come from disk, at {rate:,.0f} random reads/s: "
+        f"about {rate / reads:,.0f} examples/s at most"
+    )
+
+
+def estimate(training: Training) -> Estimate:
     """Reads the first examples; trains nothing and creates no row."""
-    sample = _sample(training)
+    sample, learner = _sample(training), training.learner
     total = training.total // training.plan.epochs
-    rows, row_bytes = 0, 0
-    for i, store in enumerate(training.learner.server.stores):
-        expected = expected_rows(training.learner, sample, i, total)
-        rows += expected
-        row_bytes += expected * bytes_per_row(store.width, store.state_width)
+    growths = [expected_growth(learner, sample, i, total) for i in range(len(learner.server.stores))]
+    row_bytes = sum(
+        g.rows * bytes_per_row(s.width, s.state_width)
+        for g, s in zip(growths, learner.server.stores, strict=True)
+    )
     steps = training.total / training.plan.global_batch
-    seconds = _step_seconds(training.learner, sample[:TIMED_STEPS]) * steps
-    return Estimate(rows, row_bytes, seconds, memory or available_memory(), memory is not None)
+    seconds = _step_seconds(learner, sample[:TIMED_STEPS]) * steps
+    folder = next((folder for store in learner.server.stores if (folder := store.tier_folder)), None)
+    if folder is None:
+        return Estimate(sum(g.rows for g in growths), row_bytes, seconds, machine_memory())
+    tier = estimate_tier(growths, folder)
+    if tier.reads_per_second:
+        seconds = max(seconds, training.plan.epochs * tier.reads / tier.reads_per_second)
+    return Estimate(sum(g.rows for g in growths), row_bytes, seconds, sum(g.budget for g in growths), tier)
 
 
 def bytes_per_row(width: int, state_width: int) -> int:
@@ -77,16 +105,18 @@ def _sample(training: Training) -> list[Batch]:
         return list(itertools.islice(batches, count))
 
 
-def expected_rows(learner: Learner, sample: list[Batch], store: int, total: int) -> int:
-    group = learner.worker.groups[store]
-    ids = [np.unique(group.occurrences(batch)) for batch in sample]
-    seen = sum(len(batch) for batch in sample)
-    if not ids or not seen:
-        return 0
+def expected_growth(learner: Learner, sample: list[Batch], store: int, total: int) -> RowGrowth:
+    group, of = learner.worker.groups[store], learner.server.stores[store]
+    ids = [group.occurrences(batch) for batch in sample]
+    seen, occurrences = sum(len(batch) for batch in sample), sum(map(len, ids))
+    floats, budget = of.width + of.state_width, of.budget or 0
+    if not occurrences or not seen:
+        return RowGrowth(0, 0.0, 0.0, max(1, total), floats, budget)
     whole = len(np.unique(np.concatenate(ids)))
     half = len(np.unique(np.concatenate(ids[: max(1, len(ids) // 2)])))
     growth = 0.0 if len(ids) < 2 or half == 0 else max(0.0, min(1.0, math.log2(whole / half)))
-    return int(whole * max(1.0, total / seen) ** growth)
+    rows = int(whole * max(1.0, total / seen) ** growth)
+    return RowGrowth(rows, growth, occurrences / seen, max(1, total), floats, budget)
 
 
 def _step_seconds(learner: Learner, sample: list[Batch]) -> float:
@@ -114,19 +144,9 @@ def size_text(size: int) -> str:
     return f"{size} B"
 
 
-def available_memory() -> int:
-    """The memory of this machine, or the limit of its container if that is smaller."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
-        total = min(total, int(text))
-    return total
-
-
 def refuse_too_large(estimate: Estimate, training: Training) -> None:
-    if estimate.has_disk or estimate.row_bytes <= FREE_SHARE * estimate.memory:
+    if estimate.tier is not None or estimate.row_bytes <= FREE_SHARE * estimate.memory:
         return
-    fitting = max(1, int(TIER_SHARE * estimate.memory) >> 30)
     smaller = sum(
         estimate.rows * bytes_per_row(store.width, len(store.parts)) // len(training.learner.server.stores)
         for store in training.learner.server.stores
@@ -134,6 +154,13 @@ def refuse_too_large(estimate: Estimate, training: Training) -> None:
     raise UserError(
         f"needs about {size_text(estimate.row_bytes)} for {count_text(estimate.rows)} embedding rows "
         f"({size_text(estimate.memory)} here). Options: optimizer.embeddings.name=rowwise_adagrad "
-        f"({size_text(smaller)}), a smaller model.dim, fewer id features, or memory={fitting}GiB: rows that do not "
-        "fit go to disk"
+        f"({size_text(smaller)}), a smaller model.dim, fewer id features, or memory={_proposed(estimate.memory)}: "
+        "rows that do not fit go to disk"
     )
+
+
+def _proposed(memory: int) -> str | int:
+    """A size that leaves room for everything else, in round numbers."""
+    size = int(TIER_SHARE * memory)
+    unit = 1 << 30 if size >= 2 << 30 else 1 << 20
+    return write_bytes(max(LEAST_PROPOSED, size // unit * unit))

@@ -173,8 +173,8 @@ def test_too_little_memory_is_told_before_anything_is_written(
 ) -> None:
     with pytest.raises(UserError, match="set at least memory="):
         start(configured(tmp_path, settings=["memory=100B"]), command="test")
-    monkeypatch.setattr(estimate, "available_memory", lambda: 100)
-    proposal = r"needs about .* Options: .*rowwise_adagrad.* or memory=1GiB: rows that do not fit go to disk"
+    monkeypatch.setattr(estimate, "machine_memory", lambda: 100)
+    proposal = r"needs about .* Options: .*rowwise_adagrad.* or memory=64MiB: rows that do not fit go to disk"
     with pytest.raises(UserError, match=proposal):
         start(configured(tmp_path), command="test")
     assert not (tmp_path / "runs").exists()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gearshift.cli import app as cli
+from gearshift.embedding import cold_tier
 from gearshift.engine.ray.end_session import end_session
 from gearshift.run import control, leftovers, temporary_folders
 from gearshift.run import folder as run_folder
@@ -126,6 +127,26 @@ def test_a_cluster_is_ended_once_its_run_is_over_and_not_before(
         assert (not place.exists() and not Path(f"/proc/{pid}").exists()) or _is_zombie(pid)
     finally:
         end_session(pid, place)
+
+
+def test_rows_on_disk_of_dead_processes_go_and_those_of_live_ones_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cold_tier, "LOCAL", tmp_path / "var")
+    set_in_config = run_folder.create("runs", "clicks") / run_folder.CONFIG
+    set_in_config.write_text("storage: {path: elsewhere}")
+    dead = [place / "rows-1" for place in (Path("runs/.rows"), Path("elsewhere"), cold_tier.machine_folder())]
+    for folder in dead:
+        folder.mkdir(parents=True)
+        (folder / "lock").touch()
+        (folder / "rows-0-0.gsr").touch()
+    alive = cold_tier.TierFolder(Path("runs/.rows"))  # reclaims the first
+    assert not dead[0].exists()
+    assert cli.run(["clean", "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("rows on disk of a process that is gone") == 2
+    assert cli.run(["clean"]) == 0
+    assert not any(folder.exists() for folder in dead) and alive.path.exists()
+    alive.close()
 
 
 def _is_zombie(pid: int) -> bool:

@@ -23,6 +23,32 @@ def test_sizes(text: object, size: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "memory"),
+    [
+        ("25%", 0.25),
+        (0.25, 0.25),
+        ("0.5", 0.5),
+        ("100%", 1.0),
+        (1.0, 1.0),
+        (1, 1),
+        ("2GiB", 2 << 30),
+        (4096, 4096),
+    ],
+)
+def test_memory_is_bytes_or_a_share(text: object, memory: float) -> None:
+    parsed = q.parse_memory(text)
+    assert parsed == memory and isinstance(parsed, type(memory))
+    assert q.parse_memory(q.write_memory(parsed)) == parsed
+    assert isinstance(q.parse_memory(q.write_memory(parsed)), type(memory))
+
+
+@pytest.mark.parametrize("text", ["0%", "120%", "-1GiB", "25 percent", True, 0, "0.0", -0.5])
+def test_memory_that_is_none(text: object) -> None:
+    with pytest.raises(ValueError, match=r"a share of the machine's memory|a share lies between"):
+        q.parse_memory(text)
+
+
+@pytest.mark.parametrize(
     ("text", "count"),
     [("2M", 2_000_000), ("500k", 500_000), ("8_192", 8192), ("1,024", 1024), (1e6, 10**6), (2**62, 2**62)],
 )

@@ -72,6 +72,7 @@ class RemoteRows:
 
     def __init__(self, store: RowStore, number: int, parameters: RemoteParameters) -> None:
         self.parts, self.width, self.state_width = store.parts, store.width, store.state_width
+        self.budget, self.tier_folder = store.budget, store.tier_folder
         self._number, self._parameters, self._unmoved = number, parameters, store
         self.size: Size = 0, 0  # rows and bytes in the newest checkpoint
 
@@ -83,6 +84,9 @@ class RemoteRows:
 
     def tier_counts(self) -> None:
         """The tiers are on the shards."""
+
+    def write_failure(self) -> None:
+        """A shard reports its own among its metrics."""
 
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]:
         """Whether rows were trained: they differ from their first values.

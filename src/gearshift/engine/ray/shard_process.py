@@ -12,7 +12,7 @@ from gearshift.engine.ray.connection import layout_of
 from gearshift.engine.ray.process_context import Membership, ProcessContext
 from gearshift.engine.ray.row_reader import RowReader
 from gearshift.engine.ray.snapshots import ShardSnapshot, load_part, part_folder
-from gearshift.errors import UserError
+from gearshift.errors import UserError, warn_through
 from gearshift.parameters.server import Server
 from gearshift.run.low_priority import in_background
 from gearshift.run.saver import why
@@ -20,6 +20,7 @@ from gearshift.run.saver import why
 
 def serve(member: Membership, context: ProcessContext) -> None:
     context.enter(restarted=member.restarted)
+    warn_through(member.notify)
     context.folder.keep_lease(f"{member.me.role}-{member.me.number}")
     number = member.me.number
     training = context.build().training

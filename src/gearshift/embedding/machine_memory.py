@@ -1,0 +1,47 @@
+"""The memory of this machine, and how many bytes a setting of `memory` means on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from gearshift.settings.units import Memory
+
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def budget_bytes(memory: Memory) -> int:
+    """Bytes as they are; a share is of the memory of the machine or container that asks."""
+    return memory if isinstance(memory, int) else int(memory * machine_memory())
+
+
+def machine_memory(cgroups: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int:
+    """The memory of this machine, or the limit of its container if that is smaller."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min((physical, *_limits(cgroups, own)))
+
+
+def _limits(cgroups: Path, own: Path) -> Iterator[int]:
+    """Of this process's control group and those above it, in versions 1 and 2."""
+    try:
+        groups = [line.split(":", 2) for line in own.read_text().splitlines()]
+    except OSError:
+        groups = []
+    for _, controllers, path in [group for group in groups if len(group) == 3] or [["0", "", "/"]]:
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top = cgroups / "memory" if controllers else cgroups
+        group = top / path.strip("/")
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(top):
+                yield from _limit(folder / ("memory.limit_in_bytes" if controllers else "memory.max"))
+
+
+def _limit(file: Path) -> Iterator[int]:
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return
+    if text.isdigit():  # `max` is none
+        yield int(text)

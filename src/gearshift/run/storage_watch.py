@@ -1,0 +1,66 @@
+"""Stops a run whose rows can no longer be written to disk, before anything is lost.
+
+A store keeps such rows in memory and retries (csrc/cold_tier.h), so the step is whole. The run then stops as if the
+user had asked for it, which saves a checkpoint, and ends with the reason. Stores of other processes report their
+failure among the metrics of their process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from gearshift.embedding.store import RowStore
+from gearshift.embedding.tier_figures import UNWRITTEN, tier_figures
+from gearshift.training.training import Training
+
+LOOK_SECONDS = 1.0  # between two looks at other processes
+
+Processes = Callable[[], dict[str, dict[str, float]]]
+
+
+class StorageWatch:
+    def __init__(self, training: Training, processes: Processes) -> None:
+        """`processes` gives metrics of other processes."""
+        self._training, self._processes = training, processes
+        self._looked_at = 0.0
+        self.failure: str | None = None  # once there was one
+
+    def look(self) -> str | None:
+        """Called between two steps: why rows cannot be written. Returned once."""
+        if self.failure is not None:
+            return None
+        self.failure = self._here() or self._elsewhere()
+        return self.failure
+
+    def _here(self) -> str | None:
+        for store in _stores(self._training):
+            if (failure := store.write_failure()) is not None:
+                return _sentence(failure)
+        return None
+
+    def _elsewhere(self) -> str | None:
+        if time.monotonic() - self._looked_at < LOOK_SECONDS:
+            return None
+        self._looked_at = time.monotonic()
+        failed = [name for name, figures in self._processes().items() if figures.get(UNWRITTEN)]
+        return _sentence(f"{failed[0].replace('-', ' ')} cannot write to its disk") if failed else None
+
+
+def figures_here(training: Training) -> dict[str, dict[str, float]]:
+    """Metrics of the disk tiers in this process, by the name that a shard has on a cluster."""
+    figures = tier_figures(_stores(training))
+    return {"shard-0": figures} if figures else {}
+
+
+def _stores(training: Training) -> tuple[RowStore, ...]:
+    """The baseline's too."""
+    beside = training.baseline.learner
+    return (*training.learner.server.stores, *(beside.server.stores if beside else ()))
+
+
+def _sentence(failure: str) -> str:
+    return (
+        f"rows that do not fit in memory cannot be written: {failure}. The run stops at a checkpoint. Make room, or "
+        "set another storage.path, and resume it"
+    )

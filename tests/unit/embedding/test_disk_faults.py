@@ -1,0 +1,99 @@
+"""A disk that is full: rows stay readable in memory until they can be written, and checkpoints have them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gearshift.embedding.cold_tier import ColdTier
+from gearshift.embedding.memory import MemoryStore
+from gearshift.embedding.row_files import blocks_of
+from gearshift.embedding.store import RowPart, RowSGD
+from gearshift.embedding.tier_figures import UNWRITTEN, tier_figures
+from tests.small_disk import SmallDisk, small_disk
+
+PART = RowPart("embedding", 16, RowSGD(lr=1.0), init=0.0)
+ROWS = 8_000  # a step evicts less than what may wait unwritten
+
+
+def store_on(disk: SmallDisk) -> MemoryStore:
+    return MemoryStore((PART,), seed=1, tier=ColdTier(disk.path / "rows", 4 << 20, hot_rows=256))
+
+
+def add_one(store: MemoryStore, step: int) -> None:
+    ids_U = np.arange(ROWS)
+    sums_UW = np.full((ROWS, 16), -1, np.float32)
+    store.push(ids_U, sums_UW, np.ones(ROWS, np.uint32), examples=1, step=step)
+
+
+def wait_until_noticed(store: MemoryStore) -> str:
+    end = time.monotonic() + 60
+    while (failure := store.write_failure()) is None and time.monotonic() < end:
+        time.sleep(0.05)
+    assert failure is not None
+    return failure
+
+
+def test_a_full_disk_loses_nothing_and_writing_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        store = store_on(disk)
+        add_one(store, 1)
+        assert store.write_failure() is None
+        disk.fill()
+        add_one(store, 2)
+        assert "cannot be written: No space left on device" in wait_until_noticed(store)
+        assert tier_figures([store])[UNWRITTEN] == 1.0
+        np.testing.assert_array_equal(store.pull(np.arange(ROWS)), 2.0)
+        disk.free()
+        end = time.monotonic() + 60
+        while store.write_failure() is not None and time.monotonic() < end:
+            time.sleep(0.05)
+        add_one(store, 3)
+        store.settle_tier()
+        assert store.write_failure() is None and tier_figures([store])[UNWRITTEN] == 0.0
+        np.testing.assert_array_equal(store.pull(np.arange(ROWS)), 3.0)
+        del store
+
+
+def test_a_checkpoint_elsewhere_has_the_rows_that_do_not_fit_on_a_full_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        store = store_on(disk)
+        add_one(store, 1)
+        disk.fill()
+        add_one(store, 2)
+        wait_until_noticed(store)
+        (tmp_path / "checkpoint").mkdir()
+        with store.cut() as cut:
+            stacks = cut.write_files(tmp_path / "checkpoint", "rows0")
+        assert stacks is not None
+        blocks = [block for stack in stacks for block in blocks_of(stack)]
+        assert sorted(int(i) for block in blocks for i in block.ids_U) == list(range(ROWS))
+        for block in blocks:
+            np.testing.assert_array_equal(block.weights_UW, 2.0)
+        del store
+
+
+def test_far_too_much_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        store = store_on(disk)
+        add_one(store, 1)
+        disk.fill()
+        with pytest.raises(OSError, match="No space left on device"):
+            for step in range(2, 40):
+                add_one(store, step)
+        del store
+
+
+def test_a_merge_without_room_is_put_off(tmp_path: Path) -> None:
+    """Files of the rows fit on the disk, a second copy of all of them does not."""
+    with small_disk(tmp_path / "disk", "2m") as disk:
+        store = store_on(disk)
+        for step in range(1, 8):
+            add_one(store, step)
+            if store.write_failure() is not None:
+                break
+        np.testing.assert_array_equal(store.pull(np.arange(ROWS)), float(step))
+        del store

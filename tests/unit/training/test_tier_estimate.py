@@ -1,0 +1,77 @@
+"""The estimate of a run with a memory budget, against an exact count on drawn ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gearshift.training import tier_estimate
+from gearshift.training.tier_estimate import RowGrowth, estimate_tier
+
+
+def drawn(exponent: float, count: int) -> np.ndarray:
+    """Ids whose frequencies follow a power law with a long tail."""
+    return np.random.default_rng(1).zipf(exponent, count).astype(np.int64)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize("exponent", [1.3, 1.5, 1.7])
+def test_reads_per_example_are_those_of_the_ids_that_do_not_fit(exponent: float, share: float) -> None:
+    """An occurrence is read if its id was seen before and is none of the most frequent ones."""
+    ids = drawn(exponent, 400_000)
+    before, last = ids[:380_000], ids[380_000:]
+    known, counts = np.unique(ids, return_counts=True)
+    growth = np.log2(len(known) / len(np.unique(ids[:200_000])))
+    hot = int(share * len(known))
+    in_memory = known[np.argsort(-counts, kind="stable")[:hot]]
+    measured = np.mean(np.isin(last, before) & ~np.isin(last, in_memory))
+    expected = fitted_rows(len(known), growth, hot).reads_per_example(400_000)
+    assert expected == pytest.approx(measured, rel=0.4, abs=0.01)
+
+
+def fitted_rows(rows: int, growth: float, hot: int) -> RowGrowth:
+    """One occurrence per example, and memory for `hot` rows."""
+
+    class Fixed(RowGrowth):
+        @property
+        def hot_rows(self) -> int:
+            return hot
+
+    return Fixed(rows, growth, 1.0, 400_000, 32, 1)
+
+
+def test_what_fits_stays_in_memory_and_the_rest_needs_disk() -> None:
+    fits = RowGrowth(rows=1_000_000, growth=0.6, occurrences=26, examples=10**7, floats=33, budget=1 << 30)
+    assert (fits.cold_rows, fits.disk_bytes, fits.reads_per_example(10**7)) == (0, 0, 0.0)
+    large = RowGrowth(rows=100_000_000, growth=0.6, occurrences=26, examples=10**9, floats=33, budget=4 << 30)
+    assert large.hot_rows + large.cold_rows == 100_000_000
+    assert 15_000_000 < large.hot_rows < 25_000_000
+    assert large.disk_bytes == pytest.approx(2 * large.cold_rows * 4096 / 26, rel=0.01)
+    assert 0 < large.reads_per_example(10**9) < 26
+    assert large.reads_per_example(10**6) == 0  # as long as all rows fit
+    tiny = RowGrowth(rows=100_000_000, growth=0.6, occurrences=26, examples=10**9, floats=33, budget=1 << 20)
+    assert tiny.hot_rows == 0
+
+
+def test_the_disk_is_measured_only_if_rows_go_there(tmp_path: Path) -> None:
+    fits = RowGrowth(10, 0.5, 1.0, 100, 33, 1 << 30)
+    large = RowGrowth(10**8, 0.5, 1.0, 10**9, 33, 1 << 30)
+    assert estimate_tier([fits], tmp_path / "rows").reads_per_second is None
+    measured = estimate_tier([fits, large], tmp_path / "rows")
+    assert measured.reads_per_second is not None and measured.reads_per_second > 10
+    assert measured.free_bytes is not None and measured.free_bytes > 0
+    assert 0 < measured.reads <= large.examples * measured.final_reads_per_example
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_probed_gives_no_speed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: str, seconds: float) -> float:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tier_estimate._core, "random_read_rate", full)
+    large = RowGrowth(10**8, 0.5, 1.0, 10**9, 33, 1 << 30)
+    assert estimate_tier([large], tmp_path / "other").reads_per_second is None
