@@ -27,10 +27,13 @@ constexpr std::size_t kIndexBytesPerRow = 36;  // 16-byte slots, at least 4/9 fu
 constexpr std::size_t kBufferShare = 8;        // of the budget, for rows that are about to be written
 constexpr std::size_t kMostBufferBytes = std::size_t{256} << 20;
 constexpr uint32_t kLookAhead = 16;
-constexpr uint32_t kPieceShare = 8, kFewestInserted = 32;
+constexpr uint32_t kPieceShare = 32, kFewestInserted = 32;
 
 // Number of rows loaded into a partition before others are evicted.
 uint32_t piece_rows(uint32_t quota) { return std::max(quota / kPieceShare, std::min(kFewestInserted, quota)); }
+
+// Rows that leave beyond those that must: fewer of them keep memory fuller, but each time all rows are looked at.
+uint32_t leaving_rows(uint32_t quota) { return std::max(quota / kPieceShare, std::min(kFewestInserted, quota / 8)); }
 
 }  // namespace
 
@@ -221,7 +224,7 @@ void RowTable::work_on_fetched(Partition& partition, std::span<Item> items, cons
     evict(partition);
 }
 
-// Removes an eighth of the rows: first those that no chunk in sight needs, of these the ones that are not in use (pulled or
+// Removes a few of the rows: first those that no chunk in sight needs, of these the ones that are not in use (pulled or
 // fetched, but not pushed since), and of these the ones with the fewest occurrences in the data (the count is part of the
 // row and survives on disk), then the oldest.
 void RowTable::evict(Partition& partition) {
@@ -241,7 +244,7 @@ void RowTable::evict(Partition& partition) {
         candidates.push_back({(needed | used) << 62 | uint64_t{meta.touches} << 30 | meta.last_step >> 2, slot, id});
         place &= ~kReferenced;
     });
-    const std::size_t leaving = std::min<std::size_t>(live, live - most + most / kPieceShare);
+    const std::size_t leaving = std::min<std::size_t>(live, live - most + leaving_rows(most));
     std::nth_element(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(leaving - 1), candidates.end(),
                      [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
     record.resize(cold_->shape().record_bytes);
