@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument(
         "--data", type=Path, default=Path("../shared/data/frappe"), help="a folder with Frappe"
     )
-    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time, one core each")
+    parser.add_argument("--jobs", type=int, default=2, help="training runs at a time, one core each")
     parser.add_argument("--svg", type=Path, help="where to draw what each arm loses, of the first case")
     parser.add_argument("--journal", type=Path, help="a file that keeps what is done, to go on from it")
     options = parser.parse_args()

@@ -79,7 +79,7 @@ def mixed(ids_U: Ids) -> NDArray[np.uint64]:
 
 
 def fill_files(store: MemoryStore, groups: list[Rows], hot_share: float, below: Path, runs: int = 1) -> None:
-    """`runs`: the rows that are not in memory are spread over so many files per group."""
+    """`runs`: the rows that are not in memory are spread over this many files per group."""
     with tempfile.TemporaryDirectory(dir=below, prefix="fill-") as folder:
         for number, rows in enumerate(groups):
             order_U = np.argsort(rows.touches_U, kind="stable")[::-1]

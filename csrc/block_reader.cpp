@@ -64,7 +64,7 @@ public:
         ++prepared_;
     }
 
-    // Submits what was prepared and waits for so many completions; 0 or an errno.
+    // Submits what was prepared and waits for this many completions; 0 or an errno.
     int submit_and_wait(unsigned completions) {
         for (;;) {
             const long done = ::syscall(__NR_io_uring_enter, descriptor_, prepared_, completions, IORING_ENTER_GETEVENTS, nullptr, 0);

@@ -10,11 +10,11 @@
 // Tombstones are dropped only by merges that include the oldest file: an older record would come back otherwise.
 //
 // If rows cannot be written (a full disk), they stay readable in their buffers, beyond the budget, and writing is retried: a
-// step in progress is completed, and its caller sees `write_failure` afterwards. A merge that cannot be written is put off.
-// What cannot be read is lost; the next `put` throws.
+// step in progress is completed, and its caller sees `write_failure` afterwards. A merge that cannot be written is
+// postponed. What cannot be read is lost; the next `put` throws.
 //
-// The files are the working state of one process and are removed with it: checkpoints hold all rows. Thread-safe. It knows
-// no partition locks and no hot rows; `RowTable` decides which rows are here.
+// The files are the working state of one process and are removed with it: checkpoints hold all rows. Thread-safe. It
+// does not depend on partition locks or hot rows; `RowTable` decides which rows are here.
 #pragma once
 
 #include <array>
@@ -67,8 +67,8 @@ public:
     // The records of these ids, one after another; found[i] is 0 if there is none. Ids may be in any order.
     void fetch(std::span<const int64_t> ids, std::byte* records, uint8_t* found);
 
-    // `replaces_stored`: an older record of the id lies here. A null record is a tombstone. Waits while too much is to be
-    // written. Throws if a file turned out to be damaged, or if far too much could not be written.
+    // `replaces_stored`: an older record of the id lies here. A null record is a tombstone. Waits while too
+    // much is still to be written. Throws if a file turned out to be damaged, or if far too much cannot be written.
     void put(int64_t id, const std::byte* record, bool replaces_stored);
 
     ColdView view(uint32_t group);

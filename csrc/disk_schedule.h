@@ -1,8 +1,8 @@
-// Who may use the disk: lookups, for which training waits, come before work in the background (merging, writing, scanning).
+// Who may use the disk: lookups, for which training waits, come before background work (merging, writing, scanning).
 //
-// A lookup only says that it is there. Work in the background asks for a turn before each request of at most 256 KiB: while
-// there are lookups, one such request of this process is in flight at a time, and after it the disk belongs to the lookups
-// for twice as long as it took. So a lookup meets at most one large request, and the background gets a third of the time.
+// A lookup only registers. Background work asks for a turn before each request of at most 256 KiB: while there are
+// lookups, this process has at most one such request in flight, and then leaves the disk to the lookups for twice as
+// long as the request took. So a lookup meets at most one large request, and the background gets a third of the time.
 // Without lookups nobody waits. More requests in flight cost lookups most of their rate (docs/adr/0022).
 #pragma once
 

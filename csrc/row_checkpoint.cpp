@@ -21,7 +21,7 @@ struct Pending {
     std::size_t row;
 };
 
-// About so many rows of each of their partitions are in the files: hashes spread them evenly.
+// About how many rows of each of their partitions are in the files: hashes spread them evenly.
 uint32_t rows_per_partition(const RowFiles& files) {
     uint64_t rows = 0, partitions = 1;
     for (const auto& file : files) {

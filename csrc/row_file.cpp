@@ -366,7 +366,7 @@ std::shared_ptr<RowFile> RowFileWriter::finish() {
     descriptor_ = -1;
     try {
         return std::make_shared<RowFile>(path_, &shape_);
-    } catch (const RowIoError& error) {  // too many open files, say
+    } catch (const RowIoError& error) {  // for example, too many open files
         ::unlink(path_.c_str());
         throw RowWriteError(path_, "cannot be opened", error.code);
     } catch (...) {

@@ -41,7 +41,7 @@ struct RowIoError : std::runtime_error {
     int code;
 };
 
-// A new file cannot be written. What it was to hold is still where it was.
+// A new file cannot be written. Its intended contents are still where they were.
 struct RowWriteError : RowIoError {
     using RowIoError::RowIoError;
 };

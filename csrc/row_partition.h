@@ -105,7 +105,7 @@ public:
     uint32_t begin_cut();                                // returns the number of rows in the cut
     std::unique_ptr<PartitionCut> end_cut();             // takes the lock; returns the saved rows
     std::size_t overhead_bytes() const;                  // outside RowMemory
-    void release_slabs(uint32_t rows);                   // those not needed for so many rows, or for the live ones
+    void release_slabs(uint32_t rows);                   // those not needed for this many rows, or for the live ones
 
     template <class Visit>
     void each_slot(Visit visit) {  // (slot, id, place); the place may be changed

@@ -7,7 +7,7 @@
 //              cost as much as it saves.
 //
 // A row of zeros stays a row of zeros. Weights that are not finite, or that bfloat16 would round to infinity, are refused.
-// This file knows no files.
+// It does not depend on files.
 #pragma once
 
 #include <cstddef>

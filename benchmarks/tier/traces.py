@@ -70,7 +70,7 @@ class ZipfRows:
         )
 
     def counts(self, batches: int, seed: int) -> NDArray[np.uint32]:
-        """Of each row, how often so many batches may have had it."""
+        """Of each row, how often this many batches may have had it."""
         random, counts = np.random.default_rng(seed), np.empty(self.rows, np.uint32)
         for field in range(FIELDS):
             places = self.row_of_rank[field].astype(np.int64) + field * self.per_field

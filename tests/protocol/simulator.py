@@ -615,7 +615,7 @@ class Simulation:
         return make_strategy(*self._settings_after(asked))
 
     def _settings_after(self, asked: Asked) -> tuple[str, dict[str, Any]]:
-        """A resize cuts the global batch for so many workers."""
+        """A resize cuts the global batch for this many workers."""
         if asked.switch is not None:
             return asked.switch
         name, settings = self.disk.strategy

@@ -83,7 +83,7 @@ def test_schedules_have_every_kind_of_trouble() -> None:
 
 
 class Lossy(Simulation):
-    """A reliable network but for the messages that `loses` names, the first time."""
+    """A reliable network, except for the messages that `loses` names, the first time."""
 
     loses: tuple[str, ...] = ()
 

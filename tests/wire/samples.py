@@ -278,7 +278,7 @@ BY_READER: dict[To, st.SearchStrategy[Message]] = {
         st.builds(m.Load, numbers, numbers, names),
         st.builds(m.IsSaved, numbers, names),
         st.builds(m.Peek, numbers, numbers, st.tuples(ids, ids)),
-        st.builds(m.Foretell, numbers, worker, st.tuples(ids, ids)),
+        st.builds(m.Prefetch, numbers, worker, st.tuples(ids, ids)),
         offers,
         *of_machine,
     ),

@@ -59,7 +59,7 @@ class ReadingOrder:
         blocks = self._in_order(first) if shuffle is None else self._shuffled(first, shuffle, count)
         for batch in cut(blocks, count):
             return batch
-        raise IndexError(f"there is no example {first}: the data end before it")
+        raise IndexError(f"there is no example {first}: the data ends before it")
 
     def _in_order(self, start: int) -> Iterator[Batch]:
         if self._memory is not None:

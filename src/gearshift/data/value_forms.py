@@ -55,7 +55,7 @@ def raw_examples(examples: Examples) -> RawExamples | None:
 
 
 def marked(schema: Schema, examples: Examples) -> Schema:
-    """The schema with the number marks of this data, so that other data is read with the same marks."""
+    """The schema with the decimal and thousands marks of this data, so that other data is read with the same marks."""
     raw = raw_examples(examples)
     marks = None if raw is None else getattr(raw.source, "marks", None)
     return schema if marks is None else replace(schema, decimal=marks[0], thousands=marks[1])

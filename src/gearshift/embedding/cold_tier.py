@@ -28,11 +28,7 @@ from gearshift.errors import UserError, warn
 from gearshift.settings.declaration import setting
 from gearshift.settings.units import INTEGER, STRING, Folder, Memory, Unit, either, parse_count
 
-PARTITIONS, SLAB_BYTES, SLAB_ROWS = (
-    256,
-    4 << 10,
-    16,
-)  # constants of the C++ table: a partition has at least one slab
+PARTITIONS, SLAB_BYTES, SLAB_ROWS = 256, 4 << 10, 16  # as in C++: a partition has at least one slab
 LITTLE_MEMORY = 256 << 20
 QUEUE_SHARE, MOST_QUEUED = 8, 512 << 20
 BUFFER_SHARE, MOST_BUFFER_BYTES = 8, 256 << 20  # for rows that are about to be written; csrc/row_tier.cpp
@@ -41,7 +37,7 @@ BLOCK_BYTES, BLOCK_HEAD, ROW_HEAD = 4096, 16, 20  # of a row file; a row's head 
 PREFIX, NEW, LOCK = "rows-", "new-", "lock"
 ABANDONED_SECONDS = 600.0
 ROWS_FOLDER = ".rows"  # below the folder of the runs
-LOCAL = Path("/var/tmp")  # on disk by convention, where /tmp may be in memory
+LOCAL = Path("/var/tmp")  # on disk by convention, whereas /tmp may be in memory
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,7 @@ class StorageSettings:
 
     path: Folder | None = setting(
         None,
-        "The folder for their files, on a local disk; on Ray of the machine of each shard. If not set, a folder below "
+        "The folder for their files, on a local disk; on Ray, on the machine of each shard. If not set, a folder below "
         "`checkpoint.path`, or below /var/tmp if that is not on a local disk.",
     )
 
@@ -127,7 +123,7 @@ class StorageSettings:
 
 
 def queue_bytes(memory: int) -> int:
-    """The part of `memory` for the batches of two chunks. With little memory chunks would be too short to pay."""
+    """The part of `memory` for the batches of two chunks. With little memory, chunks would be too short."""
     return min(memory // QUEUE_SHARE, MOST_QUEUED) if memory >= LITTLE_MEMORY else 0
 
 
@@ -154,7 +150,7 @@ def minimum_bytes(floats: int) -> int:
 
 
 def hot_bytes_per_row(floats: int) -> float:
-    """Memory of a row with so many floats: record, index, and a ninth for rows that come before others leave."""
+    """Memory of a row with this many floats: record, index, and a ninth for rows that arrive before others leave."""
     return (4 * floats + 12 + 36) * 9 / 8
 
 
@@ -194,7 +190,7 @@ class TierFolder:
             effect = (
                 "`memory` does not limit"
                 if medium is Medium.MEMORY
-                else "is slow and may be gone at any time"
+                else "is slow and may become unavailable at any time"
             )
             warn(
                 f"storage.path: {below} is on {medium.value} ({file_system_of(below)}), which {effect}. Use a local SSD"
@@ -207,7 +203,7 @@ class TierFolder:
 
 
 def _locked_folder(below: Path) -> tuple[Path, int]:
-    """Creates a folder under a name that `remove_abandoned` takes for one that is not ready, and locks it."""
+    """Creates a folder under a name that tells `remove_abandoned` that it is not ready yet, and locks it."""
     temporary = Path(tempfile.mkdtemp(prefix=NEW, dir=below))
     lock = os.open(temporary / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     os.write(lock, socket.gethostname().encode())
@@ -243,13 +239,13 @@ def abandoned(below: Path) -> Iterator[Path]:
 
 
 def _refuse_folder_of_another(below: Path) -> None:
-    """Anybody may make folders in /var/tmp."""
+    """Anyone may create folders in /var/tmp."""
     if below == machine_folder() and below.lstat().st_uid != os.getuid():
         raise PermissionError(errno.EPERM, "it belongs to another user")
 
 
 def allow_many_files() -> None:
-    """Raises this process's limit of open files as far as allowed: a store keeps a few hundred open."""
+    """Raises this process's limit on open files as far as allowed: a store keeps a few hundred open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
@@ -257,7 +253,7 @@ def allow_many_files() -> None:
 
 
 def remove(folder: Path) -> None:
-    """Removes the lock file last: a folder that is half removed is still known as abandoned."""
+    """Removes the lock file last: a half-removed folder is still recognised as abandoned."""
     for file in folder.glob("*"):
         if file.name != LOCK:
             file.unlink(missing_ok=True)

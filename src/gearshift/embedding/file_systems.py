@@ -1,4 +1,4 @@
-"""The file system of a folder: whether it is a disk of this machine. Knows no rows."""
+"""The file system of a folder: whether it is on a disk of this machine. Does not depend on rows."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ def _mounts() -> Iterator[tuple[Path, str]]:
 
 
 def _unescaped(text: str) -> str:
-    """Spaces and the like are octal numbers there."""
+    """Spaces and the like are written as octal numbers there."""
     return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), text)

@@ -4,7 +4,7 @@
     rows = gs.FrozenRows.open("rows.gsr")
     weights_UW, found_U = rows.lookup(ids_U)
 
-A file has the rows of one store: all features whose embeddings have one width. It knows no model and no run.
+A file has the rows of one store: all features whose embeddings have one width. It does not depend on models or runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WrittenRows:
 
 
 class FrozenRows:
-    """The rows of a file that `write_rows` or `gearshift rows` has written, to look up only.
+    """The rows of a file that `write_rows` or `gearshift rows` has written, for lookup only.
 
     It may be used from several threads at once. To replace a file that servers have open, write the new one to the
     same path: whoever has opened the old one keeps it until it opens the path again.
@@ -66,7 +66,9 @@ class FrozenRows:
         """
         ids_U = np.ascontiguousarray(ids_U)
         if ids_U.ndim != 1 or ids_U.dtype != np.int64:
-            raise ValueError(f"ids must be one column of int64, not {ids_U.ndim} of {ids_U.dtype}")
+            raise ValueError(
+                f"ids must be a 1-dimensional int64 array, not {ids_U.ndim}-dimensional {ids_U.dtype}"
+            )
         weights_UW, found_U = np.empty((len(ids_U), self.width), np.float32), np.empty(len(ids_U), np.bool_)
         self._rows.lookup(ids_U, weights_UW, found_U)
         return weights_UW, found_U
@@ -80,7 +82,7 @@ class FrozenRows:
 
     @property
     def width(self) -> int:
-        """Weights of a row: its parts, one after another."""
+        """The number of weights of a row, over all its parts."""
         return self._rows.width
 
     @property
@@ -95,7 +97,7 @@ class FrozenRows:
 
 
 def precision_named(name: str) -> RowPrecision:
-    """Refuses a name that is none."""
+    """Refuses an unknown name."""
     for precision in get_args(RowPrecision):
         if precision == name:
             return cast("RowPrecision", precision)

@@ -32,7 +32,7 @@ class FieldGroup:
     dim: int
     singles: tuple[int, ...]  # columns of Batch.ids_BF
     ragged: tuple[int, ...]  # entries of Batch.ragged
-    tables: tuple[str, ...] = ()  # of these fields; rows are marked with the place in it, from 1
+    tables: tuple[str, ...] = ()  # of these fields; a row is marked with the position of its table, from 1
     single_tables: tuple[int, ...] = ()  # the numbers of the tables of `singles`
     ragged_tables: tuple[int, ...] = ()
 

@@ -1,4 +1,4 @@
-"""The memory of this machine, and how many bytes a setting of `memory` means on it."""
+"""The memory of this machine, and how many bytes a value of the setting `memory` is on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def budget_bytes(memory: Memory) -> int:
-    """Bytes as they are; a share is of the memory of the machine or container that asks."""
+    """A number of bytes as it is; a share as that part of the memory of this machine or container."""
     return memory if isinstance(memory, int) else int(memory * machine_memory())
 
 

@@ -154,7 +154,7 @@ class MemoryStore:
             self._table.adopt_files([str(file) for file in linked.files])
 
     def write_new_rows(self, file: Path, ids_U: Ids, touches_U: NDArray[np.uint32]) -> None:
-        """Writes a file for `adopt` (for benchmarks): new rows that occurred so often, of one group, each once."""
+        """Writes a file for `adopt` (for benchmarks): new rows of one group, with these numbers of occurrences."""
         _check("ids", ids_U, np.int64, (None,))
         self._table.write_new_rows(str(file), ids_U, touches_U)
 

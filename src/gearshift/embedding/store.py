@@ -125,7 +125,7 @@ class StoreSnapshot(Protocol):
     def __iter__(self) -> Iterator[RowBlock]: ...  # one block per non-empty partition, each sorted by id
 
     def write_files(self, folder: Path, name: str) -> list[RowStack]:
-        """Instead of reading it: the cut as row files in `folder`. Files of a cold tier are linked."""
+        """Writes the cut as row files in `folder`, instead of reading it. Files of a cold tier are linked."""
 
     def close(self) -> None: ...
 
@@ -143,7 +143,7 @@ class RowStore(Protocol):
     def budget(self) -> int | None: ...  # bytes of memory; None: rows beyond it do not go to disk
 
     @property
-    def tier_folder(self) -> Path | None: ...  # below which the files of rows on disk are
+    def tier_folder(self) -> Path | None: ...  # the files of rows on disk are below it
 
     def __len__(self) -> int: ...
 
@@ -177,7 +177,7 @@ class RowStore(Protocol):
     def begin_chunk(self) -> None: ...  # the ids expected from now on are pulled in the next chunk of batches
 
     def expect(self, ids_U: Ids) -> float:
-        """Announces ids of the next chunk. Returns the share of the memory for a chunk that its rows will take."""
+        """Announces ids of the next chunk. Returns what share of the memory for one chunk its rows will take."""
 
     def load_expected(self) -> bool: ...  # brings some of these rows into memory; False: none are left
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]: ...

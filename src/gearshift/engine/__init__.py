@@ -1,4 +1,4 @@
-"""Engines run the workers of a training. All of them drive the same coordinator, so they all keep the same accounts.
+"""Engines run the workers that train. All of them drive the same coordinator, so they all keep the same accounts.
 
 local_engine     the engine of one process, LocalEngine; its loop is `inline` for one worker, `threads` for several
 epoch           one epoch's leases from supply to end: the coordinator decides, the shards apply, the host is notified

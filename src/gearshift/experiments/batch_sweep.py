@@ -41,7 +41,7 @@ from gearshift.training.training import Training
 FACTORS = (1, 2, 4, 8, 16, 32, 64)
 SAMPLE = 100_000  # maximum number of training examples for the generalisation gap
 IN_MEMORY = (
-    4_000_000  # maximum size of a data share kept in memory; for larger ones each training reads the files
+    4_000_000  # maximum size of a data share kept in memory; for larger ones each training run reads the files
 )
 TUNE_SHARE = 0.1
 UNSCALED = ("optimizer.batch_rule=constant", "optimizer.base_batch=null")  # use the given rates unchanged
@@ -62,7 +62,7 @@ def sweep_batch(
     """Find the largest batch without loss of quality: `.largest_batch()` by optimizer, `.recommended`, `.lines`.
 
     The `settings` of a line reproduce it: `gearshift.config.load_config(config, line.settings)`. `tell=print` shows
-    each training when it ends.
+    each training run when it ends.
 
     `factors` multiply the config's `train.global_batch`. `optimizers` are as on the command line, `lamb`,
     `vr_adam:row_trust=row_wise`; the default is the config's optimizer. Rates are searched on `tune_share` of the

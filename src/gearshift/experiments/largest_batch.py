@@ -27,7 +27,7 @@ Each = Callable[[Callable[[Any], "SweepRow"], Iterable[Any]], Iterable["SweepRow
 
 @dataclass(frozen=True)
 class Trial:
-    """One training; `dense` and `rows` are factors of the optimizer's rates."""
+    """One training run; `dense` and `rows` are factors of the optimizer's rates."""
 
     optimizer: str
     batch: int
@@ -52,7 +52,7 @@ FIRST_SEEDS = 3  # for every optimizer at every batch; finalists get all seeds
 LEAST_GAIN = (
     1e-5  # minimum relative gain of the loss for a better rate; ends the search if rates do not matter
 )
-RETREATS = 6  # attempts with lower rates before a training counts as diverged
+RETREATS = 6  # attempts with lower rates before a training run counts as diverged
 Run = Callable[[Trial], Score | None]  # None: it diverged
 
 
@@ -90,7 +90,7 @@ class SweepRow:
 
     @property
     def aucs(self) -> list[float]:
-        """A training that diverged counts as a random guess."""
+        """A training run that diverged counts as a random guess."""
         return [0.5 if score is None else score.auc for score in self.scores]
 
     def mean(self, figure: str) -> float:
@@ -126,7 +126,7 @@ class Sweep:
         return [mine - best for mine, best in zip(line.aucs, self.reference.aucs, strict=False)]
 
     def within(self, line: SweepRow) -> bool:
-        """Whether the lower bound (or the difference, with one seed) is within. A diverged training never is."""
+        """Whether the lower bound (or the difference, with one seed) is within. A diverged run never is."""
         difference = self.difference(line)
         low = difference.mean if math.isnan(difference.half) else difference.low
         return None not in line.scores and low >= -self.tolerance
@@ -247,7 +247,7 @@ def sweep(
 
 
 class _Tries:
-    """Runs trainings, and remembers each optimizer's best rates in the lattice."""
+    """Trains, and remembers each optimizer's best rates in the lattice."""
 
     def __init__(self, run: Run, search: Search, rules: Mapping[str, str]) -> None:
         self._run, self._search, self._rules = run, search, rules

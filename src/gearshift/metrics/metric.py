@@ -4,7 +4,7 @@
     def mean_absolute_error(self) -> float: ...
 
 Reports, results, closing lines, `gearshift evaluate` and metrics.jsonl are derived from these declarations.
-Knows no predictions and formats nothing.
+Does not depend on predictions and formats nothing.
 """
 
 from __future__ import annotations

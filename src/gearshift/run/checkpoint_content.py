@@ -1,6 +1,6 @@
-"""The content of a run's checkpoint besides the learners, and how a training is restored from it.
+"""The content of a run's checkpoint besides the learners, and how training is restored from it.
 
-Works on trainings, plans and checkpoints; it starts no run and writes no file.
+Works on `Training`, plans and checkpoints; it starts no run and writes no file.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def _check_order(base: Checkpoint, chain: Sequence[Checkpoint]) -> None:
     for delta in chain:
         since = delta.facts[DELTA]["since"]
         if since != step:
-            raise UserError(f"delta {delta.path} applies to step {since}, but {where} is of step {step}")
+            raise UserError(f"delta {delta.path} applies to step {since}, but {where} is from step {step}")
         step, where = int(delta.facts["step"]), delta.path
     for earlier, later in pairwise(chain):
         for name, facts in later.facts[DELTA]["stores"].items():

@@ -32,7 +32,7 @@ POLL_SECONDS = 0.05
 
 
 class Run(History):
-    """A training in progress, in a background thread. `Trainer.start` creates it."""
+    """Training in progress, in a background thread. `Trainer.start` creates it."""
 
     def __init__(
         self,

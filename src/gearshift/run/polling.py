@@ -83,7 +83,7 @@ class Watched:
             self.messages += fresh
 
     def ending(self) -> run_folder.RunRecord | None:
-        """How the run ended; None while it lives or recovers."""
+        """How the run ended; None while it is live or recovering."""
         record = run_folder.read(self.folder)
         if record.ended is not None:
             return record

@@ -73,7 +73,7 @@ class TrainedModel:
             elif missing_columns == "fail":
                 dataset = data.with_schema(self.schema)
             else:
-                raise UserError("give missing_columns to gs.read, which has opened this Dataset already")
+                raise UserError("pass missing_columns to gs.read instead: this Dataset is already open")
         except MissingColumns as error:
             raise error.with_option('missing_columns="as_missing"') from None
         for column, sentence in self._watch.remarks(dataset.examples, self.schema.forms).items():

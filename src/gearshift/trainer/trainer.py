@@ -59,7 +59,7 @@ BASELINE_SHARE = 0.1  # share of the memory for rows
 
 
 class Trainer:
-    """The settings of a training; one trainer can start many runs.
+    """The settings for training; one trainer can start many runs.
 
     `fit` trains to the end; `start` trains in the background, to be watched, switched and stopped.
 

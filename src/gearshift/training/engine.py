@@ -1,4 +1,4 @@
-"""The interfaces around a training: the engine that runs its workers, and the observer that is notified of events."""
+"""The interfaces around training: the engine that runs the workers, and the observer that is notified of events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NotFinite(UserError):
 
 
 class Observer(Protocol):
-    """Follows a training: the run that owns it, or an experiment."""
+    """Follows training: the run that owns it, or an experiment."""
 
     def began(self, first_lease: int) -> None:
         """An epoch starts with the current `step`, `strategy` and `progress`; its leases count from `first_lease`."""
@@ -49,7 +49,7 @@ AnyObserver = TypeVar("AnyObserver", bound=Observer, contravariant=True)
 
 
 class Engine(Protocol[AnyObserver]):
-    """Runs the workers of a training. An engine may need more of its observer: `Engine[RunObserver]` runs in a run."""
+    """Runs the workers. An engine may need more of its observer: `Engine[RunObserver]` runs in a run."""
 
     name: str
 

@@ -9,8 +9,8 @@ current chunk is trained:
     chunk 3                           | read, load | train
 
 Two chunks are in memory, so a third is read only when the first has been handed over. The first chunks are short, so
-that training begins at once. Rows of both chunks leave memory last. Nothing here changes a result: a row that has not
-arrived, or has left again, is fetched when it is pulled.
+that training begins at once. Rows of both chunks are the last to leave. Nothing here changes a result: a row that has
+not arrived, or has left again, is fetched when it is pulled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHUNKS_IN_MEMORY = 2
 
 
 class RowsAhead:
-    """The rows of the learners that are trained on the same batches; the first one's index of a batch is handed on."""
+    """The rows of learners that train on the same batches. Only the first learner's index of a batch is passed on."""
 
     def __init__(self, learners: Sequence[Learner]) -> None:
         self._first, self._others = learners[0], learners[1:]
@@ -137,7 +137,7 @@ def _most_batches(chunk: int) -> int:
 
 
 def _read_chunk(batches: Generator[Batch], rows: RowsAhead, policy: LookAhead, most: int) -> Chunk:
-    """At most so many batches; a chunk of one is always allowed."""
+    """Reads at most `most` batches, and always at least one."""
     chunk, size, examples = Chunk(), 0, 0
     for batch in batches:
         chunk.append(batch)

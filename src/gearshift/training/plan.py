@@ -1,4 +1,4 @@
-"""The plan of a training: what to do and when. Values are checked when they are created."""
+"""The plan of training: what to do and when. Values are checked when they are created."""
 
 from __future__ import annotations
 

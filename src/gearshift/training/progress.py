@@ -1,4 +1,4 @@
-"""The progress of a training: everything that a checkpoint stores about it besides parameters."""
+"""The progress of training: everything that a checkpoint stores about it besides parameters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Progress:
     days: Slices = field(default_factory=Slices)  # the same, by UTC day (days since 1970)
 
     def restore(self, facts: dict[str, Any]) -> None:
-        """Takes the values of a checkpoint, in place because the parts of a training share it. Measures start empty."""
+        """Takes the values of a checkpoint, in place because the parts of training share it. Measures start empty."""
         vars(self).update(vars(Progress(**facts)))
 
     def begin_next_epoch(self) -> None:

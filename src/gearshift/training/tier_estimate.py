@@ -62,7 +62,7 @@ class RowGrowth:
         return int(SPACE * self.cold_rows * disk_bytes_per_row(self.floats))
 
     def reads_per_example(self, examples: float) -> float:
-        """Rows on disk that an example needs after so many, if the most frequent ids are in memory."""
+        """Rows on disk that an example needs after this many, if the most frequent ids are in memory."""
         b = min(max(self.growth, 0.05), 0.95)
         rows = self.rows * (examples / self.examples) ** b
         if rows <= self.hot_rows or not rows:

@@ -1,6 +1,6 @@
 """Training: runs a learner over the data according to a plan. An engine runs the workers, epoch by epoch.
 
-This file composes the parts of a training, each with one job; the loop that uses them is in `epoch_host.py`. All state
+This file composes the parts of training, each with one job; the loop that uses them is in `epoch_host.py`. All state
 that a resumed run needs is in `Progress`, in the learners and in torch's random state; with one worker, or under sync,
 a resumed run continues bit for bit. Nothing here writes a file or prints: events go to an `Observer`.
 """

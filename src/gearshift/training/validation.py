@@ -1,4 +1,4 @@
-"""Evaluations on the validation data during a training: the best evaluation, patience, and plateaus."""
+"""Evaluations on the validation data during training: the best evaluation, patience, and plateaus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search for rates and the verdict about batches, with trainings whose outcome is a formula."""
+"""The search for rates and the verdict about batches, with training runs whose outcome is a formula."""
 
 from __future__ import annotations
 

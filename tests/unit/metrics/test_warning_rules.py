@@ -12,7 +12,7 @@ from gearshift.metrics.warning_rules import Scored, warnings_of
 def measures(
     separation: float = 1.0, shift: float = 0.0, size: int = 5000, rate: float = 0.2, scale: float = 1.0
 ) -> Measures:
-    """Of predictions whose logits differ by `separation` between clicks and others, calibrated but for `shift`."""
+    """Of predictions whose logits differ by `separation` between clicks and others, calibrated except for `shift`."""
     draw = np.random.default_rng(3)
     labels = (draw.random(size) < rate).astype(float)
     evidence = draw.normal(size=size) + separation * labels

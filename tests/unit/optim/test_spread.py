@@ -94,7 +94,7 @@ class Processes:
         self._first = True
 
     def reduce(self, gradients: torch.Tensor, sizes: list[int]) -> SharedSums:
-        """Of mean gradients over so many examples."""
+        """Of mean gradients over this many examples."""
         own = list(zip(self.sums, gradients, sizes, strict=True))
         if self._first:
             all_reduce([s.propose(g * n, n if i == 0 else 0.0) for i, (s, g, n) in enumerate(own)])

@@ -81,7 +81,7 @@ def test_what_does_not_fit_together_is_refused(trained: gs.Result, tmp_path: Pat
     first, middle, *_, last = steps(trained)
     checkpoints = trained.folder / "checkpoints"
     delta = gs.write_delta(trained.folder, middle, path=tmp_path / "delta").path
-    with pytest.raises(UserError, match=f"applies to step {middle}, but .* is of step {first}"):
+    with pytest.raises(UserError, match=f"applies to step {middle}, but .* is from step {first}"):
         gs.apply_deltas(checkpoints / f"step-{first}", [delta], tmp_path / "full")
     with pytest.raises(UserError, match="is a delta: apply it to its base first"):
         gs.load(delta)

@@ -333,7 +333,7 @@ def _opposite(profile: Profile, positive: str, sure: bool = False) -> tuple[str,
 
 
 def _missing(profile: Profile) -> tuple[str, ...]:
-    """A warning about examples without a label, which end a training. `init` can only guess what they mean."""
+    """A warning about examples without a label, which stop training. `init` can only guess what they mean."""
     if not profile.missing:
         return ()
     place, _ = profile.first_other(profile.values)

@@ -144,7 +144,7 @@ has one lease per worker it fetches each row once and sends the sum of their gra
 the sum of their offers. Sums of gradients are safe for the same reason as in all-reduce: the reports of the round are
 held until all have come, and if one is missing all leases are reissued. So a relay may sum any of them, die, and start
 again without memory; a shard takes each lease's gradient once, in whatever sum, and refuses a sum that overlaps with
-what it has. Offers are numbered by worker and boot, alone or in company, so repetition stays harmless; a joint offer
-that contains a worker that was given up is refused, and sent again one by one. A worker that misses three signs of life
-of its relay talks to the shards itself. ADR 24.
+what it has. An offer has its worker, boot and number, whether it comes alone or in a sum, so repetition stays harmless;
+a joint offer is refused if one of its workers counts as lost, and its offers are sent again one by one. A worker that
+misses three heartbeats of its relay talks to the shards itself. ADR 24.
 """

@@ -1,4 +1,4 @@
-"""The coordinator on the network: runs a training for workers and shards that may be slow, lost or restarted.
+"""The coordinator on the network: runs training for workers and shards that may be slow, lost or restarted.
 
 A worker that is silent for too long, or that restarts, loses its leases to others. If a shard or the coordinator itself
 is lost there is one way to recover: a new incarnation, in which all shards load the newest snapshot and all later steps

@@ -39,13 +39,13 @@ class JointOffer:
 
 
 class WaitingOffers:
-    """The offers that wait for a meeting. A worker's newest counts, and a machine's before the worker's own copy."""
+    """The offers that wait for a meeting: the newest of each worker. A machine's sum replaces a worker's own copy."""
 
     def __init__(self) -> None:
         self._by_worker: dict[int, JointOffer] = {}
 
     def all(self) -> list[JointOffer]:
-        """Each once, by their first workers."""
+        """Each offer once, in the order of its first worker."""
         by_worker = sorted(self._by_worker.items())
         return [offer for worker, offer in by_worker if offer.workers[0] == worker]
 
@@ -66,7 +66,7 @@ class WaitingOffers:
 
 
 def _is_newer(kept: JointOffer, offer: JointOffer) -> bool:
-    """Whether `kept` stays: one of its workers has made no such offer since, or it has them all and more."""
+    """Whether `kept` stays: it has a later plan, a later offer of a worker, or all of these offers and more."""
     stamps = {worker: (boot, number) for worker, boot, number in kept.members}
     if kept.occasion.generation != offer.occasion.generation:
         return kept.occasion.generation > offer.occasion.generation
@@ -76,7 +76,7 @@ def _is_newer(kept: JointOffer, offer: JointOffer) -> bool:
 
 
 def summed(offers: Sequence[OfferedValues | None], kind: OfferKind) -> OfferedValues | None:
-    """Several offers as one. Replicas that have nothing to give count only if none has."""
+    """Several offers as one. In a mean, offers without weight count only if none has any."""
     present = [one for one in offers if one is not None]
     if not present:
         return None
@@ -89,7 +89,7 @@ def summed(offers: Sequence[OfferedValues | None], kind: OfferKind) -> OfferedVa
 
 
 def counted(offers: Sequence[OfferedValues]) -> list[OfferedValues]:
-    """Those that a mean is of: all with a positive weight, or all."""
+    """Those that count in a mean: those with a positive weight, or all if there are none."""
     return [one for one in offers if one.weight > 0] or list(offers)
 
 

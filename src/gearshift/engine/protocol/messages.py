@@ -301,7 +301,7 @@ class Give:
 
 
 @dataclass(frozen=True, slots=True)
-class Foretell:
+class Prefetch:
     """These ids will be pulled soon: rows on disk may be read ahead. A lost one costs time and changes no result."""
 
     incarnation: int
@@ -342,7 +342,7 @@ class MachineRows:
 ToCoordinator = Hello | Report | Alive | ShardHello | Loaded | Done | Saved | Seen | Met
 ToWorker = Welcome | Assignment | Rejoin | Over | Rows | Taken | Target | Meet | Go | RelayAnswer | RelayHere
 ToShard = (
-    Load | Tell | Pull | Give | IsSaved | Peek | Offer | Foretell | MachinePull | MachineGive | MachineOffer
+    Load | Tell | Pull | Give | IsSaved | Peek | Offer | Prefetch | MachinePull | MachineGive | MachineOffer
 )
 ToRelay = RelayRequest | Attend | MachineRows | MachineTaken | MachineTarget
 Message = ToCoordinator | ToWorker | ToShard | ToRelay

@@ -8,9 +8,9 @@
       | RelayRequest(Offer) ----------->| MachineOffer(sum) ---------->|
       |<-------- RelayAnswer(Target) ---|<-------------- MachineTarget |
 
-It holds nothing that cannot be asked for again. Workers send it a sign of life at every tick and get one back; a worker
+It holds nothing that cannot be asked for again. Workers send it a heartbeat at every tick and get one back; a worker
 that misses it talks to the shards itself, and so does one that has not heard of a relay yet. A relay that restarts
-knows nothing of its past, and needs not: shards accept a gradient or an offer once, in whatever company it comes.
+knows nothing of its past, and need not: shards accept each gradient or offer once, whether it comes alone or in a sum.
 It decides nothing, and has no clock and no socket.
 """
 

@@ -1,8 +1,8 @@
 """A relay's gradients for one shard: in a round of sync the gradients of a machine's workers cross the link as one sum.
 
 All leases of such a round count together or not at all (`all_reduce.py`), so it makes no difference which of them are
-summed. The relay waits for the gradients of all its workers, but not long: what came until then is sent as one sum, and
-the rest as another.
+summed. The relay waits for the gradients of all its workers, but not long: what has arrived by then is sent as one sum,
+and the rest as another.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gearshift.engine.protocol.messages import To
 
-MISSED = 3  # ticks without a sign of life, after which one is considered gone
+MISSED = 3  # ticks without a heartbeat, after which the other side is considered gone
 
 
 class RelayLink:
@@ -26,7 +26,7 @@ class RelayLink:
             self._silent = 0
 
     def tick(self) -> To | None:
-        """Returns the relay to which a sign of life is due."""
+        """Returns the relay to which a heartbeat is due."""
         number = self._relay_of()
         if number != self._number:
             self._number, self._silent = number, MISSED + 1

@@ -1,4 +1,4 @@
-"""The messages between a machine's relay and the shards, and the signs of life between it and its workers.
+"""The messages between a machine's relay and the shards, and the heartbeats between it and its workers.
 
 Requests of workers to the relay, and its answers, wrap the messages that would go to and come from a shard: see
 `RelayRequest` and `RelayAnswer` in `messages.py`. How a relay works is in `relay.py` and docs/adr/0024.
@@ -85,7 +85,7 @@ class MachineOffer:
 
 @dataclass(frozen=True, slots=True)
 class MachineTarget:
-    """What they merge with. `moved`: the centre as it was before these offers, which have moved it."""
+    """What they merge with. If `moved`, these offers have moved the centre, and `flat` is the centre before that."""
 
     incarnation: int
     shard: int

@@ -1,6 +1,6 @@
 """A relay's offers of replicas to one shard: those of a machine's workers for the same meeting cross the link as one.
 
-For a mean the relay sends the sum of its workers' values and how many they are; all of them get the same answer. With a
+For a mean the relay sends the sum of its workers' values and their number; all of them get the same answer. With a
 centre (easgd) the workers' offers move it one after the other: from c to (1-a)^n c + sum over i of a (1-a)^(n-i) w_i.
 The relay sends that sum, the shard answers with c, and the relay repeats the moves to find what each worker gets.
 
@@ -24,7 +24,7 @@ from gearshift.engine.protocol.resend import ResendBackoff
 from gearshift.parameters.replicas.arithmetic import centre_step
 from gearshift.sync.exchange import Choices
 
-HOLD = {OfferKind.CENTRE: 1}  # ticks for which the first offer waits for the others;
+HOLD = {OfferKind.CENTRE: 1}  # ticks for which the first offer waits for the others
 HOLD_MEETING = 8  # the same for a meeting, in which all workers take part anyway
 
 
@@ -66,7 +66,7 @@ class RelayOffers:
                     if _stamp(other.offer) < _stamp(offer):
                         self._in_flight.pop(
                             number, None
-                        )  # abandoned; the others of it are resent by their workers
+                        )  # abandoned; the other offers in it are resent by their workers
         self._held[offer.worker] = one
         self._send_if_complete(workers)
 
@@ -92,7 +92,7 @@ class RelayOffers:
             if len(sent.offers) > 1:
                 for one in sent.offers:
                     self._send((one,))
-            return  # a single offer counts no longer; its worker will offer anew
+            return  # a single offer no longer counts; its worker will offer again
         targets = _targets(sent, target)
         for one, flat in zip(sent.offers, targets, strict=True):
             offer = one.offer

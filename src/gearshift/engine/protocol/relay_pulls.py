@@ -2,7 +2,7 @@
 
 All leases of a round read the parameters of the same step. The relay asks the shard only for ids that no worker has
 asked for in this round, keeps the answers until the next round, and answers each worker as soon as all of its rows are
-there. Dense values are asked for once. Nobody waits for another worker: the first pull of a row fetches it.
+there. Dense values are asked for once. No worker waits for another: the first pull of a row fetches it.
 """
 
 from __future__ import annotations

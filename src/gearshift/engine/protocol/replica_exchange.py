@@ -147,7 +147,7 @@ class Exchanger:
         self._offers.begin(self.incarnation, kind, occasion, values)
 
     def _merge(self, exchange: ExchangeInFlight) -> None:
-        """All shards have answered."""
+        """Ends an exchange: all shards have answered."""
         attendance = self.attendance
         # The shards may have answered a worker without a replica differently, if another worker was lost.
         if self.held.replica is not None and not (exchange.meeting and attendance.absent):

@@ -10,7 +10,6 @@ from gearshift.engine.protocol.messages import (
     COORDINATOR,
     DenseValues,
     Done,
-    Foretell,
     Give,
     IsSaved,
     Load,
@@ -18,6 +17,7 @@ from gearshift.engine.protocol.messages import (
     MachineRows,
     Out,
     Peek,
+    Prefetch,
     Pull,
     Rows,
     Saved,
@@ -99,7 +99,7 @@ class ShardRole:
                 case IsSaved(_, name):
                     if self._saved is not None and self._saved.name == name:
                         self.out.append((COORDINATOR, self._saved))
-                case Foretell(_, _, ids):
+                case Prefetch(_, _, ids):
                     self._read_ahead(self.shard.server, ids)
                 case Offer() | MachineOffer():
                     self._replicas.take(message)

@@ -18,7 +18,6 @@ from gearshift.engine.protocol.messages import (
     Alive,
     Assignment,
     ComingRange,
-    Foretell,
     Give,
     GroupBroken,
     Hello,
@@ -28,6 +27,7 @@ from gearshift.engine.protocol.messages import (
     Out,
     Outcome,
     Over,
+    Prefetch,
     Pull,
     Rejoin,
     RelayAnswer,
@@ -259,12 +259,12 @@ class WorkerRole:
         self.state = "computing"
         self.job = Job(self._work.begin, answers, self._work.epoch, flat, self._place)
         if self._work.ahead is not None:
-            self._foretell(self._work, self._work.ahead)
+            self._prefetch(self._work, self._work.ahead)
 
-    def _foretell(self, work: Assignment, ahead: ComingRange) -> None:
+    def _prefetch(self, work: Assignment, ahead: ComingRange) -> None:
         """While the worker computes: tells the shards which rows they will be asked for."""
         for shard, wanted in enumerate(self._ids_ahead(work.begin, work.epoch, ahead)):
-            self.out.append((To("shard", shard), Foretell(self.incarnation, self.number, wanted.ids)))
+            self.out.append((To("shard", shard), Prefetch(self.incarnation, self.number, wanted.ids)))
 
     def _give(self) -> None:
         """Makes the step: the dense part here if there is a replica; the rest is sent to the shards."""

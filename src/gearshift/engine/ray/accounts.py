@@ -1,4 +1,4 @@
-"""The coordinator's accounts of a training whose steps are made in other processes, and the requests of users."""
+"""The coordinator's accounts of training whose steps are made in other processes, and the requests of users."""
 
 from __future__ import annotations
 

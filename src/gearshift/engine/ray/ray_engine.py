@@ -1,4 +1,4 @@
-"""The engine of a training whose workers and shards are processes on Ray."""
+"""The engine for training whose workers and shards are processes on Ray."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gearshift.training.training import Training
 
 
 class RayEngine:
-    """Runs a training with the processes that its process manager keeps."""
+    """Runs training with the processes that its process manager keeps."""
 
     name = "ray"
 

@@ -14,7 +14,7 @@ from gearshift.engine.ray.row_reader import WAITING, RowReader
 from tests.protocol.world import PARTS, whole_server
 
 
-def test_rows_that_were_foretold_are_in_memory_when_they_are_pulled(tmp_path: Path) -> None:
+def test_rows_that_were_prefetched_are_in_memory_when_they_are_pulled(tmp_path: Path) -> None:
     server, ids = whole_server(1), np.arange(20_000, dtype=np.int64)
     store = MemoryStore(PARTS, seed=3, tier=ColdTier(tmp_path, 1 << 20, hot_rows=4096))
     server.stores = (store,)

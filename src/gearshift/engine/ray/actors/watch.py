@@ -60,7 +60,7 @@ class ProcessWatch:
             is_ours = supervisor.actors.get(who) is actor
             if known.state == "dead" and who.role == "relay":  # its machine is gone
                 supervisor.end(who)
-            elif known.state == "dead" and is_ours:  # it cannot be imported there, say
+            elif known.state == "dead" and is_ours:  # for example, it cannot be imported there
                 supervisor.fail(f"{who.role} {who.number} cannot be started: {known.cause}")
             elif known.state == "alive":
                 self._table.expect(who, STARTING_SECONDS)
