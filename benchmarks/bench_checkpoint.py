@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import RowAdagrad, RowPart
+from gearshift.embedding.table_store import MemoryStore
 from gearshift.parameters import checkpoint
 from gearshift.run.low_priority import in_background
 

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import RowAdagrad, RowAdam, RowPart
+from gearshift.embedding.table_store import MemoryStore
 
 WIDTH, CALL = 16, 65_536
 MINIMUM_BYTES = 64 + 64 + 16  # weights, state, slot

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from tier.traces import Trace, ZipfRows, ids_of, zipf_trace
 
 from gearshift.embedding.cold_tier import ColdTier
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import RowAdagrad, RowBlock, RowPart
+from gearshift.embedding.table_store import MemoryStore
 
 WIDTH, NEVER = 16, np.iinfo(np.int32).max
 PART = RowPart("embedding", WIDTH, RowAdagrad())

@@ -40,8 +40,8 @@ from tiered_store import Rows, ZipfLog, fill_files, groups_of
 from gearshift import _core
 from gearshift.data.batch import Batch
 from gearshift.embedding.cold_tier import ColdTier, LookAhead, StorageSettings
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import RowAdagrad, RowPart, TierCounts
+from gearshift.embedding.table_store import MemoryStore
 from gearshift.optim.first_order import Adam
 from gearshift.parameters.server import RowSettings
 from gearshift.training.learner import Learner

@@ -34,8 +34,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import RowAdagrad, RowPart
+from gearshift.embedding.table_store import MemoryStore
 from gearshift.engine.protocol.all_reduce import GroupRank
 from gearshift.engine.protocol.messages import (
     COORDINATOR,

@@ -19,8 +19,8 @@ from gearshift_side import hashed
 from protocol import BATCH, FIELDS, NUMERICS, ZIPF
 
 from gearshift.data.batch import Batch
-from gearshift.embedding.memory import GROUPS, MemoryStore
 from gearshift.embedding.store import Ids, RowStack
+from gearshift.embedding.table_store import GROUPS, MemoryStore
 
 PAST = 20_000_000  # examples that the rows have been trained on
 

@@ -9,8 +9,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from gearshift.embedding.cold_tier import ColdTier
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import RowAdagrad, RowBlock, RowPart
+from gearshift.embedding.table_store import MemoryStore
 from tier.row_path import FIRST_STATE, LR, WIDTH, Floats, Task, serve
 from tier.traces import Rows, ids_of
 

@@ -65,17 +65,17 @@ if TYPE_CHECKING:
     from gearshift.optim.first_order import Momentum as Momentum
     from gearshift.optim.schedule import Schedule as Schedule
     from gearshift.parameters.server import RowSettings as RowSettings
+    from gearshift.run.attached_run import RemoteRun as RemoteRun
+    from gearshift.run.attached_run import attach as attach
     from gearshift.run.callbacks import Callback as Callback
     from gearshift.run.checkpoint_policy import CheckpointPolicy as CheckpointPolicy
-    from gearshift.run.control import Status as Status
     from gearshift.run.delta import Delta as Delta
     from gearshift.run.delta import apply_deltas as apply_deltas
     from gearshift.run.delta import write_delta as write_delta
     from gearshift.run.local_run import Run as Run
-    from gearshift.run.remote_run import RemoteRun as RemoteRun
-    from gearshift.run.remote_run import attach as attach
     from gearshift.run.result import Result as Result
     from gearshift.run.row_export import write_rows as write_rows
+    from gearshift.run.status import Status as Status
     from gearshift.run.trained_model import TrainedModel as TrainedModel
     from gearshift.run.trained_model import load as load
     from gearshift.trainer.optimizer_settings import OptimizerSettings as OptimizerSettings
@@ -94,7 +94,7 @@ _HOMES = {
     "gearshift.training.timing": "Every",
     "gearshift.engine.ray.cluster_settings": "ClusterSettings",
     "gearshift.run.checkpoint_policy": "CheckpointPolicy",
-    "gearshift.run.control": "Status",
+    "gearshift.run.control_socket": "Status",
     "gearshift.data.batch": "Batch",
     "gearshift.data.dataset": "CsvFormat Dataset read",
     "gearshift.data.infer.schema": "infer_schema",
@@ -108,7 +108,7 @@ _HOMES = {
     "gearshift.optim.batch_scaling": "BatchScaling",
     "gearshift.optim.first_order": "SGD Adagrad Adam AdamW Momentum",
     "gearshift.optim.schedule": "Schedule",
-    "gearshift.run.remote_run": "RemoteRun attach",
+    "gearshift.run.attached_run": "RemoteRun attach",
     "gearshift.run.result": "Result",
     "gearshift.run.callbacks": "Callback",
     "gearshift.run.local_run": "Run",

@@ -11,7 +11,7 @@ import pytest
 
 import gearshift as gs
 from gearshift.engine.ray.launched_run import LaunchedRun
-from gearshift.run import control, ownership
+from gearshift.run import control_socket, ownership
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
 from gearshift.run.event_log import last_step
@@ -46,8 +46,8 @@ def test_a_run_recovers_under_its_own_session(tmp_path: Path, cluster: gs.Cluste
         gs.UserError, match=r"is recovering: .* is being restarted by other processes of the run; wait"
     ):
         run_folder.claim(folder)
-    with pytest.raises(control.NotLive, match="is recovering since"):
-        control.check_live(folder, "switch")
+    with pytest.raises(control_socket.NotLive, match="is recovering since"):
+        control_socket.check_live(folder, "switch")
     assert ownership.current(folder) == first
     reached = last_step(folder)
     assert reached is not None and reached >= 7

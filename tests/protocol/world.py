@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.sharded import ShardedStore
 from gearshift.embedding.store import RowAdagrad, RowBlock, RowPart, StoreSnapshot
+from gearshift.embedding.table_store import MemoryStore
 from gearshift.optim.first_order import DenseOptimizer, Momentum
 from gearshift.parameters.push import (
     GroupRowsPush,

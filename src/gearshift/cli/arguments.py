@@ -142,7 +142,7 @@ def open_files(
 
 
 def _settings(source: Any, config: Config, all_lines: Any, why_all: str | None) -> dict[str, Any]:
-    from gearshift.data.readers.open_source import format_of_more
+    from gearshift.data.readers.source_opener import format_of_more
 
     data = config.data
     if data.synthetic is not None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from gearshift.cli import terminal
 from gearshift.errors import UserError
-from gearshift.run import catalog, control
+from gearshift.run import catalog, control_socket
 from gearshift.run import folder as run_folder
-from gearshift.run.remote_run import RemoteRun
+from gearshift.run.attached_run import RemoteRun
 from gearshift.run.run_handle import RunHandle
 
 STOP_SECONDS = 120.0  # time to write a checkpoint
@@ -23,7 +23,7 @@ def switch(words: list[str], *, reason: str) -> None:
         raise UserError("name a run and a strategy: gearshift switch last gba max_lag=4")
     run = attached(named[0] if len(named) == 2 else "last")
     settings = dict(_setting(word) for word in words if "=" in word)
-    control.refuse_reserved(named[-1], settings)
+    control_socket.refuse_reserved(named[-1], settings)
     done = run.switch(named[-1], reason=reason, **settings)
     in_flight = "1 batch" if done.adopted == 1 else f"{done.adopted:,} batches"
     terminal.say(

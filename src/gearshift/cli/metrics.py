@@ -10,7 +10,7 @@ from gearshift.cli import terminal
 from gearshift.cli.control import run_of
 from gearshift.cli.status import look
 from gearshift.errors import UserError
-from gearshift.run import control, prometheus
+from gearshift.run import control_socket, prometheus
 from gearshift.run import folder as run_folder
 from gearshift.run.polling import seen
 from gearshift.run.state import Watcher
@@ -25,7 +25,7 @@ def metrics(run: str, port: int | None) -> None:
         sys.stdout.write(page(folder))
         return
     with server(folder, port) as listening:
-        control.check_live(folder, "metrics")
+        control_socket.check_live(folder, "metrics")
         terminal.say(
             f"{folder.name} -> http://{HOST}:{listening.server_port}/metrics   (Ctrl-C ends this, not the run)"
         )
@@ -36,8 +36,8 @@ def metrics(run: str, port: int | None) -> None:
 
 
 def page(folder: Path) -> str:
-    answer = control.ask(folder, "metrics")
-    figures = prometheus.text(folder.name, control.status_of(answer["status"]), answer["processes"])
+    answer = control_socket.ask(folder, "metrics")
+    figures = prometheus.text(folder.name, control_socket.status_of(answer["status"]), answer["processes"])
     return figures + prometheus.state_text(folder.name, run_folder.read(folder).state)
 
 

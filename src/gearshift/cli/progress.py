@@ -17,7 +17,7 @@ from gearshift.cli import terminal
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-    from gearshift.run.control import Status
+    from gearshift.run.status import Status
 
 LOG_SECONDS = 30.0
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gearshift.cli import terminal
 from gearshift.errors import UserError
-from gearshift.run import catalog, control
+from gearshift.run import catalog, control_socket
 from gearshift.run import folder as run_folder
 from gearshift.run.polling import seen
 
@@ -47,7 +47,7 @@ def _why(record: run_folder.RunRecord) -> str:
     """Why the run ended, where it runs, or what it is recovering from."""
     if record.state != "recovering":
         return record.reason
-    return f"{control.clock(record.standing.since)}: {record.standing.what}".strip(" :")
+    return f"{control_socket.clock(record.standing.since)}: {record.standing.what}".strip(" :")
 
 
 def figures(folder: Path) -> dict[str, Any]:

@@ -19,13 +19,13 @@ from typing import Any, Literal
 from gearshift.cli import terminal
 from gearshift.cli.control import run_of
 from gearshift.errors import UserError
-from gearshift.run import control, ownership
+from gearshift.run import control_socket, ownership
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
-from gearshift.run.control import Status
+from gearshift.run.attached_run import RemoteRun
 from gearshift.run.polling import seen
-from gearshift.run.remote_run import RemoteRun
 from gearshift.run.state import Watcher
+from gearshift.run.status import Status
 
 Health = Literal["healthy", "recovering", "stalled", "failed", "stopped", "unknown"]
 EXIT_CODES: dict[Health, int] = {
@@ -90,7 +90,7 @@ def look(
         )
     try:
         status = RemoteRun(folder).status()
-    except control.NotLive as error:  # it is just starting or ending, or has no socket
+    except control_socket.NotLive as error:  # it is just starting or ending, or has no socket
         return Answer(record, "healthy", str(error))
     except UserError as error:
         return Answer(record, "stalled", str(error))
@@ -107,7 +107,7 @@ def _judged(record: run_folder.RunRecord, status: Status, stalled_after: float) 
 
 def _lines(answer: Answer) -> list[str]:
     record, status = answer.record, answer.status
-    since = control.clock(record.standing.since)
+    since = control_socket.clock(record.standing.since)
     why = answer.why or record.reason
     lines = [f"run         {record.folder}", f"state       {record.state}{since}{f' ({why})' if why else ''}"]
     if answer.health == "stalled":

@@ -13,9 +13,9 @@ from gearshift.cli.train import TERMINATED, introduce
 from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
 from gearshift.run import interrupts
+from gearshift.run.attached_run import RemoteRun
 from gearshift.run.folder import RunRecord
 from gearshift.run.polling import POLL_SECONDS
-from gearshift.run.remote_run import RemoteRun
 
 
 def watch(run: str) -> int:

@@ -24,15 +24,15 @@ from gearshift.data.prefetch import prefetched
 from gearshift.data.readers.bad_lines import BadLine, BadLines
 from gearshift.data.readers.csv_format import CsvFormat as CsvFormat
 from gearshift.data.readers.generated import GeneratedExamples
-from gearshift.data.readers.open_source import (
+from gearshift.data.readers.prepared import PreparedExamples, is_prepared, prepared_folder
+from gearshift.data.readers.python_objects import as_table
+from gearshift.data.readers.source_opener import (
     Source,
     builtin_schema,
     file_remarks,
     open_source,
     refuse_other_libfm_labels,
 )
-from gearshift.data.readers.prepared import PreparedExamples, is_prepared, prepared_folder
-from gearshift.data.readers.python_objects import as_table
 from gearshift.data.reading_order import ReadingOrder, cut, load
 from gearshift.data.schema import TYPE_NAMES, Schema
 from gearshift.data.synthetic import ClickLog

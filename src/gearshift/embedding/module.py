@@ -23,8 +23,8 @@ from gearshift import _core
 from gearshift.data.batch import Batch, Floats
 from gearshift.data.schema import Schema
 from gearshift.embedding.lookup import Leaves, assemble, field_groups, find
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import RowAdagrad, RowBlock, RowOptimizer, RowPart, Tables
+from gearshift.embedding.table_store import MemoryStore
 from gearshift.models.inputs import Inputs, Needs
 
 

@@ -2,7 +2,7 @@
 
     exact.py      functions on whole arrays
     measures.py   `Measures` takes one batch after another, in constant memory; declares the metrics
-    metric.py     how a metric is declared
+    declaration.py   how a metric is declared
     slices.py     the same, separately for each country or day
     collected.py  keeps the predictions of an evaluation, for exact metrics and the grouped AUC
     all_predictions.py  exact metrics from a single sort
@@ -21,6 +21,7 @@ from gearshift.metrics.calibration import CalibrationTable as CalibrationTable
 from gearshift.metrics.calibration import calibration_table as calibration_table
 from gearshift.metrics.collected import Collected as Collected
 from gearshift.metrics.collected import Measured as Measured
+from gearshift.metrics.declaration import Metric as Metric
 from gearshift.metrics.exact import AucDifference as AucDifference
 from gearshift.metrics.exact import Grouped as Grouped
 from gearshift.metrics.exact import auc as auc
@@ -31,6 +32,5 @@ from gearshift.metrics.exact import logloss as logloss
 from gearshift.metrics.exact import paired_auc_difference as paired_auc_difference
 from gearshift.metrics.measures import AucHistogram as AucHistogram
 from gearshift.metrics.measures import Measures as Measures
-from gearshift.metrics.metric import Metric as Metric
 from gearshift.metrics.slices import Slices as Slices
 from gearshift.metrics.slices import day_name as day_name

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gearshift.metrics.arithmetic import (
+from gearshift.metrics.calibration import CalibrationTable, table_of_bins
+from gearshift.metrics.shared_arithmetic import (
     Doubles,
     auc_of_bins,
     auc_se_of_bins,
@@ -19,7 +20,6 @@ from gearshift.metrics.arithmetic import (
     run_starts,
     sum_runs,
 )
-from gearshift.metrics.calibration import CalibrationTable, table_of_bins
 
 Singles = NDArray[np.float32]
 

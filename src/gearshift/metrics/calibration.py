@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gearshift.metrics.arithmetic import Doubles, columns, ratio, run_starts, sum_runs
+from gearshift.metrics.shared_arithmetic import Doubles, columns, ratio, run_starts, sum_runs
 
 ROWS = 10
 

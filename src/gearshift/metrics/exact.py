@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gearshift.metrics.arithmetic import Doubles, auc_of_bins, columns, logs, ratio, run_starts, sum_runs
+from gearshift.metrics.shared_arithmetic import (
+    Doubles,
+    auc_of_bins,
+    columns,
+    logs,
+    ratio,
+    run_starts,
+    sum_runs,
+)
 
 
 def auc(labels: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) -> float:

@@ -12,10 +12,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gearshift.metrics.all_predictions import Exact, exact
-from gearshift.metrics.arithmetic import Doubles, auc_of_bins, auc_se_of_bins, columns, is_hard, logs, ratio
 from gearshift.metrics.calibration import CalibrationTable, table_of_bins
+from gearshift.metrics.declaration import metric, metrics_of
 from gearshift.metrics.exact import entropy
-from gearshift.metrics.metric import metric, metrics_of
+from gearshift.metrics.shared_arithmetic import (
+    Doubles,
+    auc_of_bins,
+    auc_se_of_bins,
+    columns,
+    is_hard,
+    logs,
+    ratio,
+)
 
 
 class AucHistogram:

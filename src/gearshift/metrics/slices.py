@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gearshift.metrics.arithmetic import columns
 from gearshift.metrics.measures import Measures
+from gearshift.metrics.shared_arithmetic import columns
 
 
 class Slices:

@@ -25,9 +25,9 @@ from gearshift import _core
 from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.cold_tier import ColdTier
 from gearshift.embedding.lookup import Buffers, FieldGroup, IndexedBatch
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.sharded import ShardedStore
 from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer, RowPart, RowStore, Tables
+from gearshift.embedding.table_store import MemoryStore
 from gearshift.errors import UserError, unknown_name
 from gearshift.models.inputs import Needs
 from gearshift.optim import row_ratios

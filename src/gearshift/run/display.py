@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow as pa
 
-    from gearshift.run.control import Status
+    from gearshift.run.status import Status
 
 
 def history(folder: Path) -> list[dict[str, Any]]:

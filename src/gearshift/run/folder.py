@@ -5,7 +5,7 @@
       report.json   final metrics, stable keys       metrics.jsonl  one line per measurement
       checkpoints/  {step-600, step-1030, last, best}     events-000.jsonl  decisions, to be replayed
       run.log       messages to the user, with times   faults.jsonl   faults and the time they cost (log.py)
-      control.sock, control.key   for requests to a live run (control.py)
+      control.sock, control.key   for requests to a live run (control_socket.py)
       cluster.json  of a run on a cluster: what a restarted coordinator must know
       lease/        the owner of the run (ownership.py)
     runs/last       a link to the newest

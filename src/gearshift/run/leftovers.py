@@ -30,7 +30,7 @@ import yaml
 
 from gearshift.embedding import cold_tier
 from gearshift.errors import UserError
-from gearshift.run import control, ownership, process_identity, temporary_folders
+from gearshift.run import control_socket, ownership, process_identity, temporary_folders
 from gearshift.run import folder as run_folder
 from gearshift.run.ownership_files import FOLDER
 from gearshift.run.polling import seen
@@ -82,7 +82,11 @@ def of_run(folder: Path, watch: float = 0.0) -> Iterator[Leftover]:
     checkpoints = folder / run_folder.CHECKPOINTS
     halves = [*checkpoints.glob(".*.part"), *checkpoints.glob(".*.old")]
     unfinished = [*folder.glob(".*.[0-9]*"), *checkpoints.glob(".*.[0-9]*"), *(folder / FOLDER).glob(".*")]
-    sockets = [path for path in (folder / control.KEY, folder / control.SOCKET) if os.path.lexists(path)]
+    sockets = [
+        path
+        for path in (folder / control_socket.KEY, folder / control_socket.SOCKET)
+        if os.path.lexists(path)
+    ]
     if not (halves or unfinished or sockets) or not _is_over(folder, watch):
         return
     if halves:
@@ -91,7 +95,7 @@ def of_run(folder: Path, watch: float = 0.0) -> Iterator[Leftover]:
             checkpoints, f"partially written: {names}", lambda: run_folder.clear_leftovers(checkpoints)
         )
     if sockets:
-        yield Leftover(sockets[-1], "socket of a dead run", lambda: control.remove(folder))
+        yield Leftover(sockets[-1], "socket of a dead run", lambda: control_socket.remove(folder))
     for path in unfinished:
         if path.is_symlink() or path.is_file():
             yield Leftover(path, "a file that was being written", path.unlink)

@@ -14,8 +14,7 @@ from gearshift.errors import UserError, warn
 from gearshift.metrics import day_name
 from gearshift.run import interrupts
 from gearshift.run.callbacks import Callback
-from gearshift.run.control import Status
-from gearshift.run.control_server import ControlChannel
+from gearshift.run.control_socket_server import ControlChannel
 from gearshift.run.display import History, status_row, status_text
 from gearshift.run.interrupts import ExitStop
 from gearshift.run.metrics_log import Processes
@@ -24,6 +23,7 @@ from gearshift.run.parts import RunParts
 from gearshift.run.result import Result
 from gearshift.run.run_handle import REQUEST_SECONDS
 from gearshift.run.run_thread import RunThread
+from gearshift.run.status import Status
 from gearshift.tables import html_table
 from gearshift.training.engine import Engine
 from gearshift.training.requests import Switch

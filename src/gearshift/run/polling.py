@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from gearshift.run import control, ownership
+from gearshift.run import control_socket, ownership
 from gearshift.run import folder as run_folder
-from gearshift.run.control import Status
 from gearshift.run.folder import RunRecord
 from gearshift.run.state import Watcher
+from gearshift.run.status import Status
 
 POLL_SECONDS = 0.25
 
@@ -74,12 +74,12 @@ class Watched:
 
     def look(self) -> None:
         """Polls the run; if it does not answer now, the next call tries again."""
-        with suppress(control.NotLive):
-            answer = control.ask(self.folder, "watch", seen=self._seen, process=self._process)
+        with suppress(control_socket.NotLive):
+            answer = control_socket.ask(self.folder, "watch", seen=self._seen, process=self._process)
             fresh = answer["messages"]
             self._seen = len(fresh) + (self._seen if answer["process"] == self._process else 0)
             self._process = answer["process"]
-            self.header, self.status = tuple(answer["header"]), control.status_of(answer["status"])
+            self.header, self.status = tuple(answer["header"]), control_socket.status_of(answer["status"])
             self.messages += fresh
 
     def ending(self) -> run_folder.RunRecord | None:
@@ -88,6 +88,6 @@ class Watched:
         if record.ended is not None:
             return record
         if record.state == "unknown":
-            control.check_live(self.folder, "watch")  # its reason names the machine
+            control_socket.check_live(self.folder, "watch")  # its reason names the machine
         seen = record.seen_by(self._watcher)
         return None if seen.is_live else seen

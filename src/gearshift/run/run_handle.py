@@ -1,7 +1,7 @@
 """The interface of every run handle, wherever the run trains: in this process, in another one, or on a cluster.
 
 Commands and notebooks watch and control a run through this interface; metrics of single processes come from
-`run.control`. `Run` (local_run.py), `RemoteRun` (remote_run.py) and
+`run.control_socket`. `Run` (local_run.py), `RemoteRun` (attached_run.py) and
 `LaunchedRun` (engine/ray) implement it; tests/conformance/test_run_handle.py tests each of them. Does not import torch.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gearshift.run.control import Status
+from gearshift.run.status import Status
 
 if TYPE_CHECKING:
     from gearshift.run.result import Result

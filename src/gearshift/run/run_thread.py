@@ -13,7 +13,7 @@ from gearshift.metrics.warning_rules import end_of_grouped_file
 from gearshift.models import first_weights
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
-from gearshift.run.control_server import ControlChannel
+from gearshift.run.control_socket_server import ControlChannel
 from gearshift.run.interrupts import ExitStop
 from gearshift.run.observer import RunObserver
 from gearshift.run.result import Result

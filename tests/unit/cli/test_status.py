@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from gearshift.cli import app as cli
-from gearshift.run import control_server, prometheus
+from gearshift.run import control_socket_server, prometheus
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
-from gearshift.run.control import Status
+from gearshift.run.status import Status
 from tests.unit.run.test_control import Fake
 
 ALERTS = Path(__file__).parents[3] / "docs" / "alerts.yml"
@@ -38,7 +38,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path
     monkeypatch.chdir(tmp_path)
     folder, run = run_folder.create("runs", "shop"), Training()
     run_folder.set_state(folder, "running")
-    close = control_server.serve(folder, run)
+    close = control_socket_server.serve(folder, run)
     yield folder, run
     close()
 

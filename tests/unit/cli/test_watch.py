@@ -14,7 +14,7 @@ import pytest
 from gearshift.cli import app as cli
 from gearshift.cli import watch
 from gearshift.cli.progress import LoggedProgress
-from gearshift.run import control_server, process_identity
+from gearshift.run import control_socket_server, process_identity
 from gearshift.run import folder as run_folder
 from tests.unit.run.test_control import Fake
 
@@ -29,7 +29,7 @@ def folder(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(watch, "progress", lambda: LoggedProgress(every=0.0))
     made = run_folder.create("runs", "shop")
-    close = control_server.serve(made, fake)
+    close = control_socket_server.serve(made, fake)
     yield made
     close()
 
@@ -99,7 +99,7 @@ def test_a_run_that_starts_is_waited_for(
 
     def begin() -> None:
         time.sleep(0.5)
-        close = control_server.serve(folder, fake)
+        close = control_socket_server.serve(folder, fake)
         time.sleep(1)
         close()
         report(folder)

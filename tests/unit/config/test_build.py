@@ -17,7 +17,7 @@ from gearshift.config import Config, load_config
 from gearshift.config.build import build, make_trainer, start
 from gearshift.errors import DataWarning, UserError
 from gearshift.models.losses import LOSSES
-from gearshift.run import control_server, ownership
+from gearshift.run import control_socket_server, ownership
 from gearshift.run import folder as run_folder
 from gearshift.run.local_run import Run
 from gearshift.training import estimate
@@ -90,7 +90,9 @@ def test_only_the_first_process_of_a_cluster_looks_for_copies(
     config = with_a_copy(tmp_path)
     first = build(config, rows_elsewhere=True)
     assert any("seems to hold the same examples as" in line for line in first.messages)
-    monkeypatch.setattr("gearshift.data.readers.open_source.copy_remarks", lambda files: pytest.fail("again"))
+    monkeypatch.setattr(
+        "gearshift.data.readers.source_opener.copy_remarks", lambda files: pytest.fail("again")
+    )
     other = build(config, schema=first.training.learner.schema, rows_elsewhere=True)
     assert other.messages == []
 
@@ -115,7 +117,7 @@ def test_a_run_that_cannot_start_has_failed_and_is_free(
 
     monkeypatch.setattr(run_folder, "write_text", full)
     if breaks == "control":
-        monkeypatch.setattr(control_server, "serve", lambda *_: full(Path("control"), ""))
+        monkeypatch.setattr(control_socket_server, "serve", lambda *_: full(Path("control"), ""))
     with pytest.raises(OSError, match="No space"):
         start(configured(tmp_path), command="test")
     (folder,) = (path for path in (tmp_path / "runs").iterdir() if not path.is_symlink())

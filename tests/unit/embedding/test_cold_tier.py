@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 import gearshift as gs
 from gearshift import _core
 from gearshift.embedding.cold_tier import ColdTier, StorageSettings, TierFolder
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.row_files import blocks_of
 from gearshift.embedding.store import (
     Ids,
@@ -32,6 +31,7 @@ from gearshift.embedding.store import (
     RowStore,
     StoreSnapshot,
 )
+from gearshift.embedding.table_store import MemoryStore
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import resolve
 
@@ -283,7 +283,7 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 from gearshift.embedding.cold_tier import ColdTier
-from gearshift.embedding.memory import MemoryStore
+from gearshift.embedding.table_store import MemoryStore
 from gearshift.embedding.store import RowAdagrad, RowPart
 resource.setrlimit(resource.RLIMIT_NOFILE, (600, 600))
 store = MemoryStore((RowPart("e", 4, RowAdagrad()),), seed=1, tier=ColdTier(Path(sys.argv[1]), 1 << 20, 256))

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import RowAdagrad, RowPart, RowSGD
+from gearshift.embedding.table_store import MemoryStore
 from tests.unit.embedding.row_reference import rows_of
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gearshift.embedding.cold_tier import ColdTier
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.row_files import blocks_of
 from gearshift.embedding.store import RowPart, RowSGD
+from gearshift.embedding.table_store import MemoryStore
 from gearshift.embedding.tier_figures import UNWRITTEN, tier_figures
 from tests.small_disk import SmallDisk, small_disk
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import gearshift as gs
 from gearshift.cli import app as cli
 from gearshift.embedding.frozen_rows import RowPrecision, write_blocks
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.row_files import (
     NO_IDS,
     PartitionChanges,
@@ -25,6 +24,7 @@ from gearshift.embedding.row_files import (
     write_changes,
 )
 from gearshift.embedding.store import RowAdagrad, RowBlock, RowPart
+from gearshift.embedding.table_store import MemoryStore
 from gearshift.errors import UserError
 from gearshift.parameters.row_changes import by_partition
 

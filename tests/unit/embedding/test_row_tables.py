@@ -12,9 +12,9 @@ from gearshift.data.batch import Batch, Ragged
 from gearshift.data.schema import Bag, Categorical, Schema, Sequence
 from gearshift.embedding.cold_tier import ColdTier
 from gearshift.embedding.lookup import field_groups, find
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.sharded import ShardedStore
 from gearshift.embedding.store import MOST_TABLES, RowAdagrad, RowBlock, RowPart, RowStore
+from gearshift.embedding.table_store import MemoryStore
 from gearshift.parameters import checkpoint
 from gearshift.parameters.push import RowPush
 from gearshift.parameters.server import merge_rows

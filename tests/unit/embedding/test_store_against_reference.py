@@ -14,7 +14,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.sharded import ShardedStore
 from gearshift.embedding.store import (
     RowAdagrad,
@@ -25,6 +24,7 @@ from gearshift.embedding.store import (
     RowSGD,
     RowwiseAdagrad,
 )
+from gearshift.embedding.table_store import MemoryStore
 from tests.unit.embedding.row_reference import ReferenceStore, reference_rows, rows_of
 
 rates = st.sampled_from([0.01, 0.1, 0.5])

@@ -13,8 +13,8 @@ import pytest
 import gearshift as gs
 from gearshift.embedding import cold_tier, file_systems, machine_memory
 from gearshift.embedding.cold_tier import ColdTier, StorageSettings, TierFolder, abandoned
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import RowAdagrad, RowPart
+from gearshift.embedding.table_store import MemoryStore
 from gearshift.errors import DataWarning, UserError
 
 PARTS = (RowPart("embedding", 16, RowAdagrad()),)

@@ -14,8 +14,8 @@ import gearshift as gs
 from examples import PLAIN, make_batch
 from gearshift.cli import app as cli
 from gearshift.data.dataset import Dataset
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import CowClip, RowPart
+from gearshift.embedding.table_store import MemoryStore
 from gearshift.engine.protocol.messages import Load
 from gearshift.engine.protocol.shard import ShardRole
 from gearshift.optim import LayerStatistics, build, spread_of

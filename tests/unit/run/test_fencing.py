@@ -14,7 +14,7 @@ import gearshift as gs
 from gearshift.engine.ray.saver import ClusterSaver
 from gearshift.engine.ray.shared_folder import SharedFolder, write_state
 from gearshift.engine.ray.snapshots import ShardSnapshot
-from gearshift.run import control, control_server, ownership, ownership_files
+from gearshift.run import control_socket, control_socket_server, ownership, ownership_files
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
 from gearshift.run.event_log import EventLog, Head
@@ -84,7 +84,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "run.log": lambda folder: run_log.write(folder, "a late word"),
     "faults.jsonl": lambda folder: run_log.record(folder, run_log.Fault("lost", "shard")),
     "events": log_events,
-    "control.sock": lambda folder: control_server.ControlServer(folder, Fake()),
+    "control.sock": lambda folder: control_socket_server.ControlServer(folder, Fake()),
     "checkpoints/step-3": save,
     "checkpoints/last": lambda folder: Saver(folder / "checkpoints", 1, print).link("last", Path("step-3")),
     "checkpoints of another run": take_over,
@@ -96,11 +96,11 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture(params=WRITERS)
 def write(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], None]]:
-    made: list[control_server.ControlServer] = []
+    made: list[control_socket_server.ControlServer] = []
 
     def do(folder: Path) -> None:
         done = WRITERS[request.param](folder)
-        made.extend([done] if isinstance(done, control_server.ControlServer) else [])
+        made.extend([done] if isinstance(done, control_socket_server.ControlServer) else [])
 
     yield do
     for server in made:
@@ -154,7 +154,10 @@ def test_a_run_that_was_taken_over_writes_nothing(tmp_path: Path) -> None:
     run = trainer.start(model, DATA, callbacks=[seen], name="shop")
     with pytest.raises(ownership.Fenced, match="this process has stopped and writes nothing more"):
         run.wait(60)
-    own = {run.folder / control.SOCKET, run.folder / control.KEY}  # nobody else has made his own yet
+    own = {
+        run.folder / control_socket.SOCKET,
+        run.folder / control_socket.KEY,
+    }  # nobody else has made his own yet
     after = content(run.folder)
     assert {path: text for path, text in seen.before.items() if path not in own} == after
     assert run_folder.read(run.folder).ended is None

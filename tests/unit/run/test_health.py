@@ -18,7 +18,7 @@ import pytest
 import gearshift as gs
 from gearshift.data.readers.generated import GeneratedExamples
 from gearshift.engine.ray.coordinator_process import report_restart
-from gearshift.run import catalog, control, control_server, ownership, process_identity
+from gearshift.run import catalog, control_socket, control_socket_server, ownership, process_identity
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
 from gearshift.run.event_log import EventLog, Head
@@ -200,7 +200,7 @@ def test_a_frozen_run_that_was_taken_over_wakes_up_writes_nothing_and_says_so(
         monkeypatch.setattr(ownership, "LAPSE_SECONDS", 0.5)
         run_folder.claim(folder)
         run_folder.set_state(folder, "running")
-        close = control_server.serve(folder, Fake())
+        close = control_socket_server.serve(folder, Fake())
         before = contents(folder)
         os.kill(process.pid, signal.SIGCONT)
         out, _ = process.communicate(timeout=60)
@@ -209,7 +209,7 @@ def test_a_frozen_run_that_was_taken_over_wakes_up_writes_nothing_and_says_so(
     assert process.returncode == 2
     assert f"was taken over by process {os.getpid()} on " in out.splitlines()[-1]
     assert contents(folder) == before
-    assert control.ask(folder, "status")["step"] == 812  # the new owner answers
+    assert control_socket.ask(folder, "status")["step"] == 812  # the new owner answers
     close()
     run_folder.finish(folder, "stopped")
 

@@ -17,7 +17,7 @@ import pytest
 from gearshift.cli import app as cli
 from gearshift.embedding import cold_tier
 from gearshift.engine.ray.end_session import end_session
-from gearshift.run import control, leftovers, temporary_folders
+from gearshift.run import control_socket, leftovers, temporary_folders
 from gearshift.run import folder as run_folder
 
 DEAD = (
@@ -64,7 +64,7 @@ def test_what_a_dead_run_left_goes_and_what_others_have_stays(
     checkpoints = folder / "checkpoints"
     for name in (".step-9.77.part", ".step-8-2.part", "step-5"):
         (checkpoints / name).mkdir()
-    (folder / control.KEY).write_text("key")
+    (folder / control_socket.KEY).write_text("key")
     (folder / ".report.json.77").write_text("{")
     _, alive, used = started("alive", "sys.stdin.readline()")
     (alive / "checkpoints" / ".step-1.5.part").mkdir()
@@ -74,12 +74,12 @@ def test_what_a_dead_run_left_goes_and_what_others_have_stays(
     young = Path(tempfile.mkdtemp(prefix="gs-"))
     assert cli.run(["clean", "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert said.count("would remove") == 5 and sockets.exists() and (folder / control.KEY).exists()
+    assert said.count("would remove") == 5 and sockets.exists() and (folder / control_socket.KEY).exists()
     assert cli.run(["clean"]) == 0
     said = capsys.readouterr().out
     assert f"removed {sockets}   (temporary folder of run {folder.name}, which has ended)" in said
     assert "partially written: .step-" in said and "socket of a dead run" in said
-    assert not sockets.exists() and not (folder / control.KEY).exists()
+    assert not sockets.exists() and not (folder / control_socket.KEY).exists()
     assert [path.name for path in checkpoints.iterdir()] == ["step-5"]
     assert not (place / "gs-12345678").exists()
     assert (

@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gearshift.cli import app as cli
 from gearshift.cli.metrics import TYPE, server
-from gearshift.run import control_server, prometheus
+from gearshift.run import control_socket_server, prometheus
 from gearshift.run import folder as run_folder
-from gearshift.run.control import Status
+from gearshift.run.status import Status
 from tests.unit.run.test_control import Fake
 
 STATUS = Status(812, 410_000, 1_000_000, 10.5, 41_000.25, 0.13, math.nan, None, "training")
@@ -92,7 +92,7 @@ class Busy(Fake):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     made = run_folder.create("runs", "shop")
-    close = control_server.serve(made, Busy())
+    close = control_socket_server.serve(made, Busy())
     yield made
     close()
 

@@ -9,7 +9,7 @@ from dataclasses import fields
 import pytest
 
 import gearshift as gs
-from gearshift.embedding.memory import PARTITIONS
+from gearshift.embedding.table_store import PARTITIONS
 from gearshift.errors import UserError
 from gearshift.trainer.removed_keywords import REMOVED
 from gearshift.trainer.worker_settings import MOST_SHARDS

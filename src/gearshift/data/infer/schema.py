@@ -32,8 +32,8 @@ from gearshift.data.readers.bad_lines import BadLine, lines_lost
 from gearshift.data.readers.csv_format import CsvFormat
 from gearshift.data.readers.delimited import TextLayout
 from gearshift.data.readers.files import hive_keys
-from gearshift.data.readers.open_source import Source, builtin_schema, file_remarks, open_source
 from gearshift.data.readers.python_objects import as_table
+from gearshift.data.readers.source_opener import Source, builtin_schema, file_remarks, open_source
 from gearshift.data.readers.text import TextSource
 from gearshift.data.schema import Categorical, Label, Numeric, Schema
 from gearshift.errors import UserError

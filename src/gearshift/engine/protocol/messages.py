@@ -3,8 +3,8 @@
 A message of an earlier incarnation is ignored. A `boot` is the number under which a process started; a later start has
 a higher one. Requests are numbered, and an answer has the number of its request.
 
-A message is declared here (or in replica_messages.py) and nowhere else: its encoding is derived from its fields, and
-its reader from the unions at the end (engine/wire/message_layout.py).
+A message is declared here, in replica_messages.py or in relay_messages.py, and nowhere else: its encoding is derived
+from its fields, and its reader from the unions at the end (engine/wire/message_layout.py).
 """
 
 from __future__ import annotations

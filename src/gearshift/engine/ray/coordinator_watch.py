@@ -7,7 +7,7 @@ from typing import Any
 
 from gearshift.engine.ray.outcome import LaunchedOutcome, LaunchedProcesses
 from gearshift.engine.ray.silence import Loss, Silence
-from gearshift.run.control import Status
+from gearshift.run.status import Status
 
 POLL_SECONDS = 0.2
 SOON_SECONDS = 1.0  # how long one poll waits for an answer

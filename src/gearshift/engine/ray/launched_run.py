@@ -17,11 +17,12 @@ from gearshift.errors import UserError, warn
 from gearshift.run import folder as run_folder
 from gearshift.run import interrupts
 from gearshift.run import log as run_log
-from gearshift.run.control import ANSWER_MARGIN, Status
+from gearshift.run.control_socket import ANSWER_MARGIN
 from gearshift.run.display import History, status_row, status_text
 from gearshift.run.interrupts import ExitStop
 from gearshift.run.result import Result, result_in
 from gearshift.run.run_handle import REQUEST_SECONDS
+from gearshift.run.status import Status
 from gearshift.tables import html_table
 from gearshift.training.requests import Switch
 

@@ -11,7 +11,7 @@ from typing import Any
 from gearshift.engine.ray.process_context import ProcessContext
 from gearshift.engine.ray.silence import Loss
 from gearshift.errors import UserError
-from gearshift.run import control, ownership
+from gearshift.run import control_socket, ownership
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
 from gearshift.run.interrupts import ExitStop
@@ -95,7 +95,7 @@ class LaunchedOutcome:
             shared.check_not_taken()  # files of another session are not ours to remove
             fault = run_log.Fault("lost", "ray", reason=reason, action="the run ended")
             run_log.record(folder, fault, session=shared.token)
-            control.remove(folder)
+            control_socket.remove(folder)
         with suppress(OSError, UserError):
             run_folder.finish_for_session(folder, "failed", sentence)
 

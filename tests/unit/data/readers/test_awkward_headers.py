@@ -16,7 +16,7 @@ from gearshift.data.id_spellings import spelling_remarks
 from gearshift.data.infer.schema import infer
 from gearshift.data.readers.duplicate_files import copy_remarks
 from gearshift.data.readers.files import find_files
-from gearshift.data.readers.open_source import open_source
+from gearshift.data.readers.source_opener import open_source
 from gearshift.data.readers.text import TextSource
 from gearshift.data.schema import Categorical, Label, Schema
 from gearshift.errors import DataWarning, UserError

@@ -20,7 +20,7 @@ from gearshift.engine.ray.shared_folder import SharedFolder
 from gearshift.errors import DataWarning
 from gearshift.run import folder as run_folder
 from gearshift.run import interrupts
-from gearshift.run.control import Status
+from gearshift.run.status import Status
 
 STATUS = Status(1, 10, 100, 1.0, 10.0, 0.5, 0.5, None, "training")
 

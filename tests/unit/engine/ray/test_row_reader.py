@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gearshift.embedding.cold_tier import ColdTier
-from gearshift.embedding.memory import MemoryStore
+from gearshift.embedding.table_store import MemoryStore
 from gearshift.embedding.tier_figures import summed_counts, tier_figures
 from gearshift.engine.ray.row_reader import WAITING, RowReader
 from tests.protocol.world import PARTS, whole_server

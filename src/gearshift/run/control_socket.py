@@ -6,7 +6,7 @@
 
 One connection is one request: a JSON line each way, of bounded size and time. Both files are removed when the run ends;
 a killed run leaves them behind, so clients first check whether its process lives. A run that cannot be controlled still
-trains. The server side, in the run, is control_server.py. Does not import torch.
+trains. The server side, in the run, is control_socket_server.py. Does not import torch.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import shutil
 import socket
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gearshift.errors import UserError
 from gearshift.run import folder as run_folder
 from gearshift.run import temporary_folders
+from gearshift.run.status import Status
 
 SOCKET, KEY = "control.sock", "control.key"
 MAX_BYTES = 64 << 10  # of a request
@@ -35,27 +35,6 @@ READ_SECONDS = 10.0  # for a complete request
 ANSWER_MARGIN = 15.0  # seconds for an answer, in addition to those that the request itself may take
 ANSWER_SECONDS = 60.0 + ANSWER_MARGIN  # a switch may wait a minute for a worker
 AT_ONCE = 8  # connections
-
-
-@dataclass(frozen=True)
-class Status:
-    """The status of a run."""
-
-    step: int
-    examples: int
-    total: int
-    seconds: float
-    examples_per_second: float
-    loss: float
-    auc_so_far: float
-    day: str | None
-    phase: str  # starting, training, evaluating, saving, done, stopped or failed
-    seconds_since_step: float = math.nan
-    checkpoint_age: float = math.nan  # seconds since the newest checkpoint was written
-    failed_saves: int = 0
-    missing_workers: int = 0  # workers that should be running but are not
-    wall_seconds: float = math.nan  # wall time of the run, including the sessions before a resume
-    save_retried: bool = False  # the last save failed and is being retried
 
 
 class NotLive(UserError):

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gearshift.errors import UserError
-from gearshift.run import catalog, control
+from gearshift.run import catalog, control_socket
 from gearshift.run import folder as run_folder
-from gearshift.run.control import ANSWER_MARGIN, Status
+from gearshift.run.control_socket import ANSWER_MARGIN
 from gearshift.run.display import History
 from gearshift.run.polling import POLL_SECONDS, Watched
 from gearshift.run.run_handle import REQUEST_SECONDS
+from gearshift.run.status import Status
 from gearshift.training.requests import Switch
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class RemoteRun(History):
 
     def status(self) -> Status:
         """The progress of the run: step, examples, speed, loss, AUC so far."""
-        return control.status_of(control.ask(self.folder, "status"))
+        return control_socket.status_of(control_socket.ask(self.folder, "status"))
 
     def last_status(self) -> Status:
         """The last known status: it asks no process and never waits."""
@@ -97,7 +98,7 @@ class RemoteRun(History):
         self, strategy: str, *, reason: str = "", timeout: float = REQUEST_SECONDS, **settings: Any
     ) -> Switch:
         """Like `Run.switch`: returns when the run has switched."""
-        done = control.ask(
+        done = control_socket.ask(
             self.folder,
             "switch",
             seconds=timeout + ANSWER_MARGIN,
@@ -110,18 +111,20 @@ class RemoteRun(History):
 
     def resize(self, workers: int, *, timeout: float = REQUEST_SECONDS) -> None:
         """Like `Run.resize`: changes the number of workers; the global batch stays."""
-        control.ask(self.folder, "resize", seconds=timeout + ANSWER_MARGIN, workers=workers, timeout=timeout)
+        control_socket.ask(
+            self.folder, "resize", seconds=timeout + ANSWER_MARGIN, workers=workers, timeout=timeout
+        )
 
     def stop(self, *, give_up: bool = False) -> None:
         """Requests a stop after the current step; the run saves a checkpoint first.
 
         If a save is being retried, the retries are stopped, with or without `give_up`.
         """
-        control.ask(self.folder, "stop")
+        control_socket.ask(self.folder, "stop")
 
     def checkpoint(self) -> None:
         """Requests a checkpoint after the current step."""
-        control.ask(self.folder, "checkpoint")
+        control_socket.ask(self.folder, "checkpoint")
 
 
 def attach(run: str | Path = "last", *roots: str | Path) -> RemoteRun:

@@ -29,11 +29,11 @@ from gearshift.engine.ray.process_context import ProcessContext, ProcessEnvironm
 from gearshift.engine.ray.shared_folder import SharedFolder
 from gearshift.engine.ray.silence import Loss
 from gearshift.errors import UserError
-from gearshift.run import control, control_server
+from gearshift.run import control_socket, control_socket_server
 from gearshift.run import folder as run_folder
-from gearshift.run.control import Status
+from gearshift.run.attached_run import RemoteRun, attach
 from gearshift.run.polling import Watched
-from gearshift.run.remote_run import RemoteRun, attach
+from gearshift.run.status import Status
 from gearshift.training.requests import Switch
 
 
@@ -78,7 +78,7 @@ def folder(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Itera
     """A run of this process, with its control open."""
     monkeypatch.chdir(tmp_path)
     made = run_folder.create("runs", "shop")
-    close = control_server.serve(made, fake)
+    close = control_socket_server.serve(made, fake)
     yield made
     close()
 
@@ -86,16 +86,16 @@ def folder(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Itera
 def raw(folder: Path, request: bytes) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(10)
-        connection.connect(os.path.realpath(folder / control.SOCKET))
+        connection.connect(os.path.realpath(folder / control_socket.SOCKET))
         connection.sendall(request)
         connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(4096), b""))
 
 
 def test_only_its_user_can_read_the_key_and_reach_the_socket(folder: Path) -> None:
-    for name in (control.KEY, control.SOCKET):
+    for name in (control_socket.KEY, control_socket.SOCKET):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
-    assert len((folder / control.KEY).read_text()) >= 40
+    assert len((folder / control_socket.KEY).read_text()) >= 40
 
 
 def test_a_remote_run_answers_like_the_run(folder: Path, fake: Fake) -> None:
@@ -126,7 +126,7 @@ def test_nonsense_is_refused_and_does_no_harm(folder: Path, request_: bytes) -> 
 
 def test_a_request_that_is_too_long_is_cut_off(folder: Path) -> None:
     try:
-        answer = raw(folder, b" " * (3 * control.MAX_BYTES) + b"\n")
+        answer = raw(folder, b" " * (3 * control_socket.MAX_BYTES) + b"\n")
     except OSError:  # cut off while it was sending
         answer = b""
     assert answer == b"" and attach().status().step == 812
@@ -135,10 +135,10 @@ def test_a_request_that_is_too_long_is_cut_off(folder: Path) -> None:
 def test_a_slow_asker_is_given_up_and_keeps_nobody_waiting(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(control_socket, "READ_SECONDS", 0.3)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as slow:
         slow.settimeout(10)
-        slow.connect(str(folder / control.SOCKET))
+        slow.connect(str(folder / control_socket.SOCKET))
         slow.sendall(b"{")
         assert attach().status().step == 812
         assert slow.recv(100) == b""
@@ -146,13 +146,13 @@ def test_a_slow_asker_is_given_up_and_keeps_nobody_waiting(
 
 def test_unknown_requests_and_faults_are_answers(folder: Path) -> None:
     with pytest.raises(UserError, match="does not know the request"):
-        control.ask(folder, "dance")
+        control_socket.ask(folder, "dance")
     with pytest.raises(UserError, match="unknown strategy `nothing`"):
         attach().switch("nothing")
     with pytest.raises(UserError, match="internal error: RuntimeError: broken"):
         attach().switch("faulty")
     with pytest.raises(UserError, match="strategy gba has no setting `timeout`"):
-        control.ask(folder, "switch", strategy="gba", settings={"timeout": 1}, reason="")
+        control_socket.ask(folder, "switch", strategy="gba", settings={"timeout": 1}, reason="")
     assert cli.run(["switch", "gba", "timeout=1"]) == 2
 
 
@@ -167,15 +167,15 @@ def test_whoever_watches_hears_each_message_once(folder: Path, fake: Fake) -> No
 
 
 def test_many_messages_come_in_several_answers(folder: Path, fake: Fake) -> None:
-    fake.messages += [f"{i} " + "x" * (control.NEWS // 3) for i in range(10)] + [
-        "y" * (2 * control.NEWS),
+    fake.messages += [f"{i} " + "x" * (control_socket.NEWS // 3) for i in range(10)] + [
+        "y" * (2 * control_socket.NEWS),
         "end",
     ]
     watched = Watched(folder)
     for _ in range(12):
         watched.look()
     assert [message[:2] for message in watched.messages] == [*(f"{i} " for i in range(10)), "yy", "en"]
-    assert len(watched.messages[-2]) == control.NEWS
+    assert len(watched.messages[-2]) == control_socket.NEWS
     watched = Watched(folder)
     watched.look()
     assert len(watched.messages) == 2
@@ -195,8 +195,8 @@ def test_messages_of_a_process_that_started_anew_are_all_new(folder: Path, fake:
 @pytest.mark.parametrize("seen", ["1", None, 1.5])
 def test_a_watch_that_makes_no_sense_is_refused(folder: Path, seen: Any) -> None:
     with pytest.raises(UserError, match="does not know the request"):
-        control.ask(folder, "watch", seen=seen, process=os.getpid())
-    assert control.ask(folder, "watch", seen=-5, process=os.getpid())["messages"] == []
+        control_socket.ask(folder, "watch", seen=seen, process=os.getpid())
+    assert control_socket.ask(folder, "watch", seen=-5, process=os.getpid())["messages"] == []
 
 
 def test_a_remote_run_is_waited_for(folder: Path, fake: Fake) -> None:
@@ -225,8 +225,8 @@ def test_a_coordinator_that_is_gone_may_come_back(tmp_path: Path) -> None:
     folder = Path(made.stdout.strip())
     watched = Watched(folder)
     assert watched.ending() is None and run_folder.read(folder).state == "recovering"
-    with pytest.raises(control.NotLive, match=r"is recovering since \d\d:\d\d: .*; retry `switch`"):
-        control.ask(folder, "switch", strategy="sync", settings={}, reason="")
+    with pytest.raises(control_socket.NotLive, match=r"is recovering since \d\d:\d\d: .*; retry `switch`"):
+        control_socket.ask(folder, "switch", strategy="sync", settings={}, reason="")
     (folder / "lease" / "keep-driver.json").unlink()
     ended = watched.ending()
     assert ended is not None and "its process is gone" in ended.reason
@@ -235,15 +235,15 @@ def test_a_coordinator_that_is_gone_may_come_back(tmp_path: Path) -> None:
 def test_nothing_is_left_at_the_end(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = run_folder.create("runs", "shop")
-    control_server.serve(folder, fake)()
+    control_socket_server.serve(folder, fake)()
     assert not list(folder.glob("control.*"))
     with pytest.raises(UserError, match=r"accepts no requests: it is starting or shutting down"):
-        control.ask(folder, "stop")
+        control_socket.ask(folder, "stop")
     run_folder.finish(folder, "done")
     with pytest.raises(
         UserError, match=r"is not running \(done \d\d:\d\d, exit 0\); `stop` needs a live run"
     ):
-        control.ask(folder, "stop")
+        control_socket.ask(folder, "stop")
 
 
 def test_what_a_killed_run_left_is_replaced(
@@ -252,13 +252,13 @@ def test_what_a_killed_run_left_is_replaced(
     monkeypatch.chdir(tmp_path)
     folder = run_folder.create("runs", "shop")
     old = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    old.bind(str(folder / control.SOCKET))
+    old.bind(str(folder / control_socket.SOCKET))
     old.close()  # the file stays, nobody listens
-    (folder / control.KEY).write_text("old")
+    (folder / control_socket.KEY).write_text("old")
     with pytest.raises(UserError, match="accepts no requests"):
-        control.ask(folder, "status")
-    close = control_server.serve(folder, fake)
-    assert control.ask(folder, "status")["step"] == 812
+        control_socket.ask(folder, "status")
+    close = control_socket_server.serve(folder, fake)
+    assert control_socket.ask(folder, "status")["step"] == 812
     close()
 
 
@@ -269,8 +269,8 @@ def test_a_long_path_has_its_socket_elsewhere(
     monkeypatch.setattr(tempfile, "tempdir", short)
     root = tmp_path / ("long" * 30)
     folder = run_folder.create(root, "shop")
-    close = control_server.serve(folder, fake)
-    target = (folder / control.SOCKET).readlink()
+    close = control_socket_server.serve(folder, fake)
+    target = (folder / control_socket.SOCKET).readlink()
     assert len(str(target)) < 108 and stat.S_IMODE(target.parent.stat().st_mode) == 0o700
     assert attach(folder).status().step == 812
     close()
@@ -279,18 +279,18 @@ def test_a_long_path_has_its_socket_elsewhere(
 
 
 def test_a_run_without_a_socket_trains_on(tmp_path: Path, fake: Fake) -> None:
-    control_server.serve(tmp_path / "nowhere", fake)()
+    control_socket_server.serve(tmp_path / "nowhere", fake)()
     assert "will not reach this run" in fake.said[0]
 
 
 OWNER = """
 import sys
 from pathlib import Path
-from gearshift.run import control_server, folder as run_folder
+from gearshift.run import control_socket_server, folder as run_folder
 from tests.unit.run.test_control import Fake
 folder = Path(sys.argv[1])
 run_folder.claim(folder)
-control_server.serve(folder, Fake())
+control_socket_server.serve(folder, Fake())
 print("served", flush=True)
 sys.stdin.readline()
 """

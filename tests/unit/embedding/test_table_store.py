@@ -7,7 +7,6 @@ import threading
 import numpy as np
 import pytest
 
-from gearshift.embedding.memory import MemoryStore
 from gearshift.embedding.store import (
     CowClip,
     RowAdagrad,
@@ -19,6 +18,7 @@ from gearshift.embedding.store import (
     RowSGD,
     RowwiseAdagrad,
 )
+from gearshift.embedding.table_store import MemoryStore
 from gearshift.errors import UserError
 from tests.unit.embedding.row_reference import ReferenceStore, reference_rows, rows_of
 

@@ -4,8 +4,8 @@ import re
 
 from gearshift.cli.evaluate import _print_slices
 from gearshift.metrics import Measured, Measures
+from gearshift.metrics.declaration import Metric, metric, metrics_of
 from gearshift.metrics.measures import METRICS, SHOWN, SHOWN_NAMES
-from gearshift.metrics.metric import Metric, metric, metrics_of
 from gearshift.run.report import _score_text
 
 

@@ -1,4 +1,4 @@
-"""The server side of control, in the run: it answers the requests of other processes (control.py).
+"""The server side of control, in the run: it answers the requests of other processes (control_socket.py).
 
 Does not import torch: the run is behind the interface `Controlled`.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gearshift.errors import UserError
-from gearshift.run import control, ownership, temporary_folders
+from gearshift.run import control_socket, ownership, temporary_folders
 from gearshift.run.run_handle import RunHandle
 
 
@@ -40,12 +40,12 @@ class ControlServer:
     def __init__(self, folder: Path, run: Controlled) -> None:
         self._folder, self._run = folder, run
         self._key = secrets.token_urlsafe(32)
-        self._places = threading.BoundedSemaphore(control.AT_ONCE)
+        self._places = threading.BoundedSemaphore(control_socket.AT_ONCE)
         ownership.check(folder)  # the socket of another owner is not ours to replace
-        control.remove(folder)
-        self._socket = _bound(folder / control.SOCKET)
-        _write_key(folder / control.KEY, self._key)
-        self._socket.listen(control.AT_ONCE)
+        control_socket.remove(folder)
+        self._socket = _bound(folder / control_socket.SOCKET)
+        _write_key(folder / control_socket.KEY, self._key)
+        self._socket.listen(control_socket.AT_ONCE)
         threading.Thread(target=self._accept, name="gearshift-control", daemon=True).start()
 
     def close(self) -> None:
@@ -53,10 +53,10 @@ class ControlServer:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         self._socket.close()
-        key = self._folder / control.KEY
+        key = self._folder / control_socket.KEY
         with contextlib.suppress(OSError):
             if key.read_text() == self._key:  # otherwise another process has taken over the run
-                control.remove(self._folder)
+                control_socket.remove(self._folder)
 
     def _accept(self) -> None:
         while True:
@@ -72,19 +72,19 @@ class ControlServer:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with connection, contextlib.suppress(OSError):  # the client is gone
-                answer = self._answer(control.receive(connection, control.READ_SECONDS))
-                connection.settimeout(control.READ_SECONDS)
+                answer = self._answer(control_socket.receive(connection, control_socket.READ_SECONDS))
+                connection.settimeout(control_socket.READ_SECONDS)
                 connection.sendall(answer)
         finally:
             self._places.release()
 
     def _answer(self, line: bytes) -> bytes:
         try:
-            return control.line(control.plain({"done": self._do(_request(line, self._key))}))
+            return control_socket.line(control_socket.plain({"done": self._do(_request(line, self._key))}))
         except (UserError, TimeoutError) as error:
-            return control.line({"error": str(error)})
+            return control_socket.line({"error": str(error)})
         except Exception as error:  # a fault in answering must not end the training
-            return control.line({"error": f"internal error: {type(error).__name__}: {error}"})
+            return control_socket.line({"error": f"internal error: {type(error).__name__}: {error}"})
 
     def _do(self, request: dict[str, Any]) -> dict[str, Any]:
         run = self._run
@@ -101,7 +101,7 @@ class ControlServer:
                 "settings": dict(settings),
                 "reason": str(reason),
             }:
-                control.refuse_reserved(strategy, settings)
+                control_socket.refuse_reserved(strategy, settings)
                 return asdict(run.switch(strategy, reason=reason, **_timeout(request), **settings))
             case {"do": "resize", "workers": int(workers)}:
                 run.resize(workers, **_timeout(request))
@@ -126,13 +126,13 @@ def _timeout(request: dict[str, Any]) -> dict[str, float]:
 
 def _news(run: Controlled, seen: int) -> dict[str, Any]:
     """The status of the run, and its messages after the first `seen`."""
-    fresh, room = list[str](), control.NEWS
+    fresh, room = list[str](), control_socket.NEWS
     for message in run.messages[max(0, seen) :]:
         room -= len(message)
         if room < 0 and fresh:
             break
-        fresh.append(message[: control.NEWS])
-    status = control.plain(asdict(run.status()))
+        fresh.append(message[: control_socket.NEWS])
+    status = control_socket.plain(asdict(run.status()))
     return {"process": os.getpid(), "status": status, "header": list(run.header), "messages": fresh}
 
 
@@ -165,8 +165,8 @@ def _bound(path: Path) -> socket.socket:
     except OSError:  # the path is too long for a socket, or the file system does not support sockets
         private = temporary_folders.make(temporary_folders.CONTROL, path.parent)
         try:
-            made = _bound_at(private / control.SOCKET)
-            path.symlink_to(private / control.SOCKET)
+            made = _bound_at(private / control_socket.SOCKET)
+            path.symlink_to(private / control_socket.SOCKET)
         except OSError:
             shutil.rmtree(private, ignore_errors=True)
             raise
