@@ -40,9 +40,7 @@ from gearshift.training.training import Training
 
 FACTORS = (1, 2, 4, 8, 16, 32, 64)
 SAMPLE = 100_000  # maximum number of training examples for the generalisation gap
-IN_MEMORY = (
-    4_000_000  # maximum size of a data share kept in memory; for larger ones each training run reads the files
-)
+IN_MEMORY = 4_000_000  # maximum size of a data share kept in memory; for larger ones each training run reads the files
 TUNE_SHARE = 0.1
 UNSCALED = ("optimizer.batch_rule=constant", "optimizer.base_batch=null")  # use the given rates unchanged
 Report = Callable[[str], None]
