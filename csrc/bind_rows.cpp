@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "bind_rules.h"
 #include "block_reader.h"
 #include "disk_probe.h"
 #include "occurrences.h"
@@ -159,8 +160,8 @@ void bind_table(nb::module_& m) {
             new (at) PartSpec(part_spec(kind, width, init, numbers));
         }, nb::kw_only(), "kind"_a, "width"_a, "init"_a, "numbers"_a);
 
-    nb::class_<RowTable>(m, "RowTable")
-        .def(nb::init<const std::vector<PartSpec>&, uint64_t, bool, bool>(), "parts"_a, "seed"_a, "portable"_a = false,
+    nb::class_<RowTable> table(m, "RowTable");
+    table.def(nb::init<const std::vector<PartSpec>&, uint64_t, bool, bool>(), "parts"_a, "seed"_a, "portable"_a = false,
              "little_memory"_a = false)
         .def_prop_ro("width", [](const RowTable& t) { return t.layout().width; })
         .def_prop_ro("state_width", [](const RowTable& t) { return t.layout().state_width; })
@@ -219,6 +220,7 @@ void bind_table(nb::module_& m) {
             t.write_new_rows(path, span_of(ids), touches.data());
         }, "path"_a, "ids"_a.noconvert(), "touches"_a.noconvert(), NoGil())
         .def("end_cut", &RowTable::end_cut, NoGil());
+    bind_rules(m, table);
 
     nb::class_<RowStack>(m, "RowStack")
         .def(nb::init<const std::vector<std::string>&>(), "paths"_a, NoGil())

@@ -378,13 +378,14 @@ void ColdTier::merge(uint32_t g, RunRange range) {
     Group& group = groups_[g];
     std::vector<ColdView::Run> merged;
     bool oldest;
-    uint64_t live;
+    uint64_t live, stale;
     {
         std::lock_guard held(group.lock);
         const auto first = group.runs.begin() + static_cast<std::ptrdiff_t>(range.begin);
         merged.assign(first, first + static_cast<std::ptrdiff_t>(range.size()));
         oldest = range.end == group.runs.size();
         live = group.stored > group.stale ? group.stored - group.stale : 0;
+        stale = group.stale;
     }
     uint64_t before = 0;
     std::vector<RowScan> scans;
@@ -397,7 +398,8 @@ void ColdTier::merge(uint32_t g, RunRange range) {
     RowFileWriter writer(new_path(g), shape_, whole ? std::clamp(live, before / 2, before) : before);
     each_newest(scans, [&](const StoredRow& row) {
         if (stopping_) throw Stopped();
-        if (row.record || !oldest) writer.add(row.id, row.record);
+        const bool dropped = !row.record || (ended_ && ended_(row.record));
+        if (!dropped || !oldest) writer.add(row.id, row.record);
     });
     std::shared_ptr<RowFile> file = writer.rows() ? writer.finish() : nullptr;
     merges_.fetch_add(1, std::memory_order_relaxed);
@@ -408,7 +410,7 @@ void ColdTier::merge(uint32_t g, RunRange range) {
     if (file) group.runs.insert(rest, {file, level_of(file->rows())});
     const uint64_t after = file ? file->rows() : 0, dropped = before - after;
     group.stored -= dropped;
-    group.stale -= std::min(group.stale, dropped);
+    group.stale -= std::min(group.stale, whole ? std::max(dropped, stale) : dropped);  // `add_stale` is an estimate
     if (file) index_bytes_ += file->memory_bytes();
     for (const ColdView::Run& run : merged) {
         index_bytes_ -= run.file->memory_bytes();
@@ -478,6 +480,14 @@ void ColdTier::each(const ColdView& view, uint32_t partition,
         if (row.record) visit(row.id, row.record);
     });
     while (next != buffered.end()) visit_buffered();
+}
+
+void ColdTier::add_stale(double share) {
+    for (Group& group : groups_) {
+        std::lock_guard held(group.lock);
+        if (group.stored > group.stale) group.stale += static_cast<uint64_t>(static_cast<double>(group.stored - group.stale) * share);
+    }
+    work_changed_.notify_all();
 }
 
 void ColdTier::adopt(uint32_t g, const std::vector<std::shared_ptr<RowFile>>& files, uint64_t live) {

@@ -75,6 +75,10 @@ public:
     // Live rows of a partition in the order of mix(id).
     void each(const ColdView& view, uint32_t partition, const std::function<void(int64_t, const std::byte*)>& visit) const;
 
+    // Rows that have ended, now or at any later time, are left out of merges that include the oldest file.
+    void drop_ended(std::function<bool(const std::byte*)> ended) { ended_ = std::move(ended); }  // before any row comes
+    void add_stale(double share);  // about this share of the live rows has ended
+
     // Takes over files in the tier's folder, newest first, with `live` current rows. The group must be empty.
     void adopt(uint32_t group, const std::vector<std::shared_ptr<RowFile>>& files, uint64_t live);
 
@@ -118,6 +122,7 @@ private:
     const std::string folder_;
     const RowFileShape shape_;
     const uint32_t buffer_rows_;
+    std::function<bool(const std::byte*)> ended_;
     std::array<Group, kColdGroups> groups_;
     std::atomic<uint64_t> files_made_{0};
     std::atomic<std::size_t> index_bytes_{0};

@@ -4,6 +4,7 @@
 // changed, and restoring one links its files again.
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <numeric>
 #include <stdexcept>
 
@@ -94,13 +95,18 @@ void RowTable::write_cut_partition(uint32_t number, const ColdView& view, RowFil
     for (std::size_t i = 0; i < rows.size(); ++i) {
         if (i && rows[i].key == rows[i - 1].key) continue;
         if (rows[i].age) {
-            const std::byte* stored = view.buffers[rows[i].age - 1]->record(static_cast<uint32_t>(rows[i].row));
-            if (stored || !view.runs.empty()) writer.add(rows[i].id, stored);
+            write_cut_row(rows[i].id, view.buffers[rows[i].age - 1]->record(static_cast<uint32_t>(rows[i].row)), view, writer);
         } else {
             hot.to_record(rows[i].row, record.data());
-            writer.add(rows[i].id, record.data());
+            write_cut_row(rows[i].id, record.data(), view, writer);
         }
     }
+}
+
+// A row that is over leaves a tombstone, as an erased one, if an older file may have another record of it.
+void RowTable::write_cut_row(int64_t id, const std::byte* record, const ColdView& view, RowFileWriter& writer) const {
+    if (record && is_over(record, cut_rules_.horizons)) record = nullptr;
+    if (record || !view.runs.empty()) writer.add(id, record);
 }
 
 void RowTable::load_files(const std::vector<std::string>& paths) {
@@ -119,7 +125,7 @@ void RowTable::load_files(const std::vector<std::string>& paths) {
     uint32_t locked = kPartitions;
     std::unique_lock<std::mutex> held;
     each_newest(scans, [&](const StoredRow& row) {
-        if (!row.record) return;
+        if (!row.record || is_over(row.record)) return;
         const uint64_t key = mix(static_cast<uint64_t>(row.id));
         Partition& partition = partitions_[partition_of(key)];
         if (partition_of(key) != locked) {
@@ -132,6 +138,7 @@ void RowTable::load_files(const std::vector<std::string>& paths) {
         if (place == kNowhere) place = partition.insert(row.id, home_of(key));
         partition.save_before_write(row.id, place);
         unpack(row.record, shape_.at(place));
+        count_row(partition, place, &RowRules::count_row);
     });
 }
 
@@ -145,7 +152,12 @@ void RowTable::adopt_files(const std::vector<std::string>& paths) {
     for (const auto& file : files) scans.emplace_back(*file);
     std::array<uint32_t, kPartitions> live{};
     each_newest(scans, [&](const StoredRow& row) {
-        live[partition_of(mix(static_cast<uint64_t>(row.id)))] += row.record != nullptr;
+        const uint32_t p = partition_of(mix(static_cast<uint64_t>(row.id)));
+        live[p] += row.record != nullptr;
+        if (!rules_ || !row.record) return;
+        RowMeta meta;
+        std::memcpy(&meta, row.record, sizeof meta);
+        rules_->count_row(p, meta, reinterpret_cast<const float*>(row.record + sizeof meta));
     });
     uint32_t group = kColdGroups;
     uint64_t live_rows = 0;

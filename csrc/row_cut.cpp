@@ -64,7 +64,8 @@ RowBlockData RowTable::read_partition(uint32_t number) {
         copy_out(shape_.at(entries[i].place), block, i);
     }
     held.unlock();
-    return cold_ ? with_cold_rows(std::move(block), view, number) : std::move(block);
+    if (cold_) block = with_cold_rows(std::move(block), view, number);
+    return rules_ ? living(std::move(block), rules_->horizons()) : std::move(block);
 }
 
 // A row moves between the tiers under its partition's lock. With all locks of a group held, each of its rows is in exactly
@@ -98,7 +99,8 @@ void RowTable::begin_cut() {
         for (Partition& partition : partitions_) partition.end_cut();
         throw;
     }
-    cut_size_ = rows;
+    if (rules_) cut_rules_ = rules_->state();
+    cut_size_ = rules_ && rules_->any_expires() ? rules_->rows() : rows;
     cut_read_ = {};
     cut_open_ = true;
 }
@@ -107,7 +109,8 @@ RowBlockData RowTable::read_cut_partition(uint32_t number) {
     std::lock_guard one(cut_lock_);
     if (!cut_open_) throw std::invalid_argument("the cut is closed");
     RowBlockData block = take_cut_partition(number, CutOrder::by_id, /*unstored_only=*/false);
-    return cold_ ? with_cold_rows(std::move(block), cut_views_[number / kGroupPartitions], number) : block;
+    if (cold_) block = with_cold_rows(std::move(block), cut_views_[number / kGroupPartitions], number);
+    return living(std::move(block), cut_rules_.horizons);
 }
 
 // The rows in memory; `unstored_only` leaves out those that the cold tier has as they are. A row that was written since the
@@ -157,6 +160,7 @@ void RowTable::end_cut() {
     std::lock_guard one(cut_lock_);
     for (Partition& partition : partitions_) partition.end_cut();
     cut_views_ = {};
+    cut_rules_ = {};
     cut_open_ = false;
 }
 

@@ -110,6 +110,7 @@ RowTable::RowTable(const std::vector<PartSpec>& parts, uint64_t seed, bool porta
 }
 
 std::size_t RowTable::size() const {
+    if (rules_ && rules_->any_expires()) return rules_->rows();
     std::size_t rows = 0;
     for (const Partition& partition : partitions_)
         rows += partition.live.load(std::memory_order_relaxed) + partition.cold_only.load(std::memory_order_relaxed);
@@ -123,27 +124,32 @@ std::size_t RowTable::memory_bytes() const {
         bytes += partition.overhead_bytes();
     }
     if (cold_) bytes += cold_->memory_bytes() + expected_ids_ * sizeof(int64_t);
+    if (rules_) bytes += rules_->memory_bytes();
     return bytes;
 }
 
 void RowTable::pull(std::span<const int64_t> ids, const uint16_t* tables_U, float* out_UW, uint32_t threads) {
-    const PullCall call{layout_, shape_, seed_, true, tables_U, out_UW};
-    const std::size_t misses = each_resident_group(
-        ids, threads, {kReferenced, 0}, [&](Partition& p, Item* items, uint32_t n) { kernels_.pull(call, p, items, n); });
+    const PullCall call{layout_, shape_, seed_, /*create=*/!rules_, tables_U, out_UW};
+    const std::size_t misses =
+        each_resident_group(ids, threads, {kReferenced, 0}, [&](Partition& p, Item* items, uint32_t n) {
+            kernels_.pull(call, p, items, rules_ ? show_ended(p, items, n, out_UW) : n);
+        });
     lookups_.fetch_add(ids.size(), std::memory_order_relaxed);
     misses_.fetch_add(misses, std::memory_order_relaxed);
 }
 
 void RowTable::peek(std::span<const int64_t> ids, float* out_UW, uint32_t threads) {
     const PullCall call{layout_, shape_, seed_, false, nullptr, out_UW};
-    const auto work = [&](Partition& p, Item* items, uint32_t n) { kernels_.pull(call, p, items, n); };
+    const auto work = [&](Partition& p, Item* items, uint32_t n) {
+        kernels_.pull(call, p, items, rules_ ? show_ended(p, items, n, out_UW) : n);
+    };
     if (!cold_) return each_group(ids, threads, work);
     std::vector<Item> missing;
     each_split_group(ids, threads, {}, missing, work);
     const FetchedRows fetched = fetch(missing);
     for (std::size_t i = 0; i < missing.size(); ++i) {
         float* out = out_UW + std::size_t{missing[i].position} * layout_.width;
-        if (fetched.found[i])
+        if (fetched.found[i] && !is_over(fetched.record(i)))
             std::memcpy(out, fetched.record(i) + sizeof(RowMeta), layout_.width * sizeof(float));
         else
             show_unborn(layout_, seed_, missing[i].id, out);
@@ -163,8 +169,12 @@ void RowTable::push(std::span<const int64_t> ids, const uint16_t* tables_U, cons
                                     std::to_string(sums_UW[bad]) + " in column " + std::to_string(bad % layout_.width) +
                                     ": not finite, or too large to square; nothing was changed");
     WriterInside inside(gate_);
-    each_resident_group(ids, threads, {kDirty, kReferenced},
-                        [&](Partition& p, Item* items, uint32_t n) { kernels_.push(call, p, items, n); });
+    each_resident_group(ids, threads, {kDirty, kReferenced}, [&](Partition& p, Item* items, uint32_t n) {
+        rules_ ? push_by_rules(call, p, items, n) : kernels_.push(call, p, items, n);
+    });
+    if (!rules_) return;
+    rules_->end_push();
+    sweep();
 }
 
 std::size_t RowTable::first_bad(const float* sums_UW, std::size_t rows, float scale, uint32_t threads) const {
@@ -182,14 +192,14 @@ void RowTable::contains(std::span<const int64_t> ids, bool* out_U) {
     if (!cold_)
         return each_group(ids, 1, [&](Partition& partition, Item* items, uint32_t n) {
             for (const Item& item : std::span(items, n))
-                out_U[item.position] = partition.find(item.id, item.home) != kNowhere;
+                out_U[item.position] = exists(partition, item);
         });
     std::vector<Item> missing;
-    each_split_group(ids, 1, {}, missing, [&](Partition&, Item* items, uint32_t n) {
-        for (const Item& item : std::span(items, n)) out_U[item.position] = true;
+    each_split_group(ids, 1, {}, missing, [&](Partition& partition, Item* items, uint32_t n) {
+        for (const Item& item : std::span(items, n)) out_U[item.position] = exists(partition, item);
     });
     const FetchedRows fetched = fetch(missing);
-    for (std::size_t i = 0; i < missing.size(); ++i) out_U[missing[i].position] = fetched.found[i];
+    for (std::size_t i = 0; i < missing.size(); ++i) out_U[missing[i].position] = fetched.found[i] && !is_over(fetched.record(i));
 }
 
 std::size_t RowTable::erase(std::span<const int64_t> ids) {
@@ -198,11 +208,14 @@ std::size_t RowTable::erase(std::span<const int64_t> ids) {
     each_resident_group(ids, 1, {}, [&](Partition& partition, Item* items, uint32_t n) {
         for (const Item& item : std::span(items, n)) {
             const uint64_t place = partition.find(item.id, item.home);
+            const bool existed = exists(partition, item);
+            if (existed) count_row(partition, place, &RowRules::forget_row);
             if (place & kStored) {
                 cold_->put(item.id, nullptr, true);
                 partition.note_departure(item.id);
             }
-            erased += partition.erase(item.id, item.home);
+            partition.erase(item.id, item.home);
+            erased += existed;
         }
     });
     return erased;
@@ -213,9 +226,13 @@ void RowTable::load(const RowBlockView& block) {
     each_resident_group(block.ids, 1, {kDirty, 0}, [&](Partition& partition, Item* items, uint32_t n) {
         for (const Item& item : std::span(items, n)) {
             uint64_t place = partition.find(item.id, item.home);
-            if (place == kNowhere) place = partition.insert(item.id, item.home);
+            if (place == kNowhere)
+                place = partition.insert(item.id, item.home);
+            else
+                count_row(partition, place, &RowRules::forget_row);
             partition.save_before_write(item.id, place);
             copy_in(block, item.position, shape_.at(place));
+            count_row(partition, place, &RowRules::count_row);
         }
     });
 }

@@ -25,6 +25,7 @@
 #include "row_layout.h"
 #include "row_memory.h"
 #include "row_partition.h"
+#include "row_rules.h"
 
 namespace gearshift {
 
@@ -73,6 +74,12 @@ public:
     // Returns the number of rows that stay in memory.
     // `hot_rows` sets that number directly, if it is not 0.
     std::size_t add_cold_tier(std::string folder, std::size_t budget_bytes, std::size_t hot_rows);
+
+    void set_rules(std::vector<RowRule> by_table);  // of admission and expiry; before everything else
+    const RowRules* rules() const { return rules_.get(); }
+    void restore_rules(const RuleState& state) { rules_->restore(state); }  // before any row exists
+    const RuleState& cut_rules() const { return cut_rules_; }
+    void move_horizons(uint32_t mark, std::span<const uint32_t> horizons);  // by table; see RowRules
 
     const RowLayout& layout() const { return layout_; }
     std::size_t size() const;
@@ -123,6 +130,20 @@ private:
     void copy_out(const RowAt& row, RowBlockData& block, std::size_t i) const;
     void copy_in(const RowBlockView& block, std::size_t i, const RowAt& row) const;
 
+    // Admission and expiry (row_lifetimes.cpp)
+    bool is_over(const RowAt& row) const;
+    bool is_over(const std::byte* record) const;
+    bool is_over(const std::byte* record, std::span<const uint32_t> horizons) const;
+    void write_cut_row(int64_t id, const std::byte* record, const ColdView& view, RowFileWriter& writer) const;
+    bool exists(const Partition& partition, const Item& item) const;
+    void count_row(Partition& partition, uint64_t place, void (RowRules::*as)(uint32_t, const RowMeta&, const float*));
+    uint32_t show_ended(Partition& partition, Item* items, uint32_t n, float* out_UW);
+    uint32_t admit(const PushCall& call, Partition& partition, Item* items, uint32_t n);
+    void push_by_rules(const PushCall& call, Partition& partition, Item* items, uint32_t n);
+    void sweep();
+    void remove_ended(Partition& partition, int64_t id, uint32_t home);
+    RowBlockData living(RowBlockData&& block, std::span<const uint32_t> horizons) const;
+
     // The cold tier (row_tier.cpp)
     // Returns the number of ids that were not in memory.
     struct Missing;  // the missing rows of one partition
@@ -160,6 +181,10 @@ private:
     bool cut_open_ = false;
     std::atomic<std::size_t> cut_size_{0};
     std::array<bool, kPartitions> cut_read_{};
+
+    std::unique_ptr<RowRules> rules_;  // null: an id gets a row at once, and keeps it
+    RuleState cut_rules_;
+    std::atomic<uint32_t> sweeping_{0}, sweep_at_{0};  // partitions to be swept, and the next one
 
     std::unique_ptr<ColdTier> cold_;  // null: all rows stay in memory
     std::size_t hot_bytes_ = 0;       // for rows in memory and the index of the files

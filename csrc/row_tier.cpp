@@ -43,6 +43,7 @@ std::size_t RowTable::add_cold_tier(std::string folder, std::size_t budget_bytes
     hot_bytes_ = budget_bytes - buffers;
     fixed_quota_ = static_cast<uint32_t>((hot_rows + kPartitions - 1) / kPartitions);
     cold_ = std::make_unique<ColdTier>(std::move(folder), file_shape(), buffers);
+    if (rules_ && rules_->any_expires()) cold_->drop_ended([this](const std::byte* record) { return is_over(record); });
     for (Partition& partition : partitions_) partition.birth_flags = kDirty | kReferenced;
     return std::size_t{quota()} * kPartitions;
 }
@@ -62,7 +63,7 @@ uint32_t RowTable::quota() const {
     const std::size_t row = shape_.wide_stride + shape_.side_stride + kIndexBytesPerRow;
     // A partition's last slab is not full, and it notes the free rows of a slab.
     const std::size_t partition = sizeof(Partition) + shape_.bytes + shape_.rows * 2 * sizeof(uint64_t);
-    const std::size_t taken = cold_->index_bytes() + kPartitions * partition;
+    const std::size_t taken = cold_->index_bytes() + kPartitions * partition + (rules_ ? rules_->memory_bytes() : 0);
     const std::size_t fitting = (hot_bytes_ > taken ? hot_bytes_ - taken : 0) / row / kPartitions;
     const std::size_t piece = std::max<std::size_t>(fitting / (kPieceShare + 1), std::min<std::size_t>(kFewestInserted, fitting / 2));
     const std::size_t rows = fitting - piece;
@@ -252,6 +253,10 @@ void RowTable::evict(Partition& partition) {
     const Bucket* buckets = partition.buckets.load(std::memory_order_relaxed);
     for (const Candidate& leaves : std::span(candidates).first(leaving)) {
         const uint64_t place = buckets[leaves.slot / 4].place[leaves.slot % 4];
+        if (is_over(shape_.at(place))) {
+            remove_ended(partition, leaves.id, home_of(mix(static_cast<uint64_t>(leaves.id))));
+            continue;
+        }
         if (place & kDirty) {
             pack(shape_.at(place), record.data());
             cold_->put(leaves.id, record.data(), place & kStored);
@@ -303,6 +308,7 @@ TierCounts RowTable::tier_counts() const {
         counts.hot_rows += partition.live.load(std::memory_order_relaxed);
         counts.cold_rows += partition.cold_only.load(std::memory_order_relaxed);
     }
+    if (rules_ && rules_->any_expires()) counts.cold_rows = size() > counts.hot_rows ? size() - counts.hot_rows : 0;
     counts.lookups = lookups_, counts.misses = misses_, counts.prefetched = prefetched_, counts.evicted = evicted_;
     counts.written_back = written_back_, counts.retries = retries_;
     if (cold_) counts.disk = cold_->counts();

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gearshift.data.dataset import Dataset as Dataset
     from gearshift.data.dataset import read as read
     from gearshift.data.infer.schema import infer_schema as infer_schema
+    from gearshift.data.row_lifetime import Expire as Expire
     from gearshift.data.schema import Bag as Bag
     from gearshift.data.schema import Bucketized as Bucketized
     from gearshift.data.schema import Categorical as Categorical
@@ -98,6 +99,7 @@ _HOMES = {
     "gearshift.data.batch": "Batch",
     "gearshift.data.dataset": "CsvFormat Dataset read",
     "gearshift.data.infer.schema": "infer_schema",
+    "gearshift.data.row_lifetime": "Expire",
     "gearshift.data.schema": "Bag Bucketized Categorical Label Numeric Schema Sequence Vector",
     "gearshift.data.synthetic": "ClickLog",
     "gearshift.embedding.frozen_rows": "FrozenRows WrittenRows",

@@ -129,6 +129,9 @@ def test_one_worker_equals_the_oracle(train, strategy: str, settings: dict, batc
 
 
 class _Host:
+    def horizons(self, step: int) -> None:
+        return None
+
     def rate(self, examples: int) -> float:
         return 1.0
 

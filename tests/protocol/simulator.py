@@ -532,6 +532,9 @@ class Simulation:
         assert isinstance(role, CoordinatorRole)
         return role
 
+    def horizons(self, step: int) -> None:
+        return None
+
     def rate(self, examples: int) -> float:
         """For the coordinator: the step that is ordered now, with the rate that the accounts give it."""
         rate, epoch = self.account.rate(examples), self._coordinator().epoch

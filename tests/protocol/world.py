@@ -166,6 +166,9 @@ class Account:
     passes: int = 1  # over the data
     done: int = 0  # of these
 
+    def horizons(self, step: int) -> None:
+        return None
+
     def rate(self, examples: int) -> float:
         """Of all that ended before: a step applied beside its turn would have another."""
         return 1.0 + (self.ends.total() + examples) % 5 / 10

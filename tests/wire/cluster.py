@@ -188,6 +188,9 @@ def measured(lease: Lease) -> BatchMeasures:
 class CheckedAccount(Account):
     """Looks at what the workers reported, too."""
 
+    def horizons(self, step: int) -> None:
+        return None
+
     def rate(self, examples: int) -> float:
         return RATE  # what the history does not hold
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from gearshift.embedding.horizons import Horizons
 from gearshift.engine.protocol import messages as m
 from gearshift.engine.protocol import relay_messages as relayed
 from gearshift.engine.protocol import replica_messages as r
@@ -85,8 +86,11 @@ works = st.builds(
     st.none() | st.builds(m.ComingRange, numbers, numbers),
 )
 parts = st.lists(st.tuples(numbers, reals), max_size=LIMITS.parts).map(tuple)
+horizons = st.builds(
+    Horizons, numbers, st.lists(st.tuples(numbers, numbers), max_size=LIMITS.parts).map(tuple)
+)
 orders = (
-    st.builds(ApplyStep, numbers, parts, reals, st.booleans())
+    st.builds(ApplyStep, numbers, parts, reals, st.booleans(), st.none() | horizons)
     | st.builds(Drop, numbers)
     | st.builds(TakeCut, names)
     | st.builds(

@@ -118,7 +118,7 @@ def test_a_gradient_of_another_shape_or_value_is_refused() -> None:
 def test_a_pull_with_another_number_of_tables_than_ids_is_refused() -> None:
     ids = np.arange(3)
     pull = m.Pull(1, WORKER.number, 1, 1, 0, (ids, ids), (np.ones(3, np.uint16), np.ones(2, np.uint16)))
-    assert refusal(SHARD, frames_of(pull), WORKER) == "an array of another size"
+    assert refusal(SHARD, frames_of(pull), WORKER) == "an array of the wrong size"
     give = frames_of(a_give())
     assert refusal(To("shard", 0), give, WORKER) == "an array of the wrong size"  # its dense part is larger
     short = [*give[:3], give[3][:-4], *give[4:]]
@@ -144,8 +144,8 @@ def test_the_sum_of_a_group_has_a_variance_where_the_optimizer_wants_it_and_nowh
     ):
         changed = frames_of(replace(summed, push=replace(summed.push, variance=bad)))
         assert refusal(SHARD, changed, WORKER) == reason
-    assert refusal(SHARD, frames[:10] + frames[11:], WORKER) == "less than the message has"
-    with pytest.raises(WireError, match="more than the message has"):
+    assert refusal(SHARD, frames[:10] + frames[11:], WORKER) == "less data than the message has"
+    with pytest.raises(WireError, match="more data than the message has"):
         Codec(SHARD, replace(LIMITS, spread=False)).decode(frames, WORKER)
 
 

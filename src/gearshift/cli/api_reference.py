@@ -37,8 +37,8 @@ settings or calls raises `gs.UserError` with a message that says how to fix it.
 """
 
 SECTIONS = {
-    "Data": "read infer_schema Dataset Schema Label Numeric Bucketized Categorical Bag Sequence Vector CsvFormat Batch "
-    "ClickLog",
+    "Data": "read infer_schema Dataset Schema Label Numeric Bucketized Categorical Bag Sequence Vector Expire "
+    "CsvFormat Batch ClickLog",
     "Training": "Trainer WorkerSettings TrainingSettings EvaluationSettings EarlyStopping Plateau OptimizerSettings "
     "RowSettings BatchScaling ClusterSettings CheckpointPolicy Every Run Callback Result Switch Status attach "
     "RemoteRun sweep_batch",

@@ -62,6 +62,12 @@ def _run(folder: Path) -> None:
         terminal.say(f"memory    {terminal.count(rows)} embedding rows in {terminal.size(size)}{each}")
     if tier := known.get("tier"):
         terminal.say("\n".join(tier_lines(tier, known.get("examples"))))
+    for table, counts in (known.get("row_rules") or {}).items():
+        terminal.say(
+            f"rows of   {table}: {terminal.count(counts['admitted'])} ids admitted, "
+            f"{terminal.count(counts['refused_occurrences'])} occurrences refused, "
+            f"{terminal.count(counts['expired'])} rows expired"
+        )
     _checkpoints(folder / "checkpoints")
 
 

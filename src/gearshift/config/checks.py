@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gearshift.config.section import keys_of
 from gearshift.data.readers.formats import SELF_DESCRIBING
+from gearshift.data.row_lifetime import HasLifetime, lifetime_misfits
 from gearshift.engine.ray.cluster_settings import ConnectionSettings
 from gearshift.errors import UserError, nearest_name
 from gearshift.settings.declaration import declarations
@@ -151,8 +152,12 @@ def _feature_misfits(config: Config) -> Iterator[Misfit]:
     for i, entry in enumerate(config.features):
         if entry.type == "numeric":
             yield from _numeric_misfits(i, entry)
-        elif entry.type != "vector" and entry.column().share_embedding is not None:
-            yield from _sharing_misfits(i, entry, by_name)
+        elif entry.type != "vector":
+            if entry.column().share_embedding is not None:
+                yield from _sharing_misfits(i, entry, by_name)
+            yield from _lifetime_misfits(
+                i, entry, by_name, "time" in config.data.stated_roles or config.data.format in SELF_DESCRIBING
+            )
 
 
 def _numeric_misfits(i: int, entry: NumericFeature) -> Iterator[Misfit]:
@@ -166,6 +171,16 @@ def _numeric_misfits(i: int, entry: NumericFeature) -> Iterator[Misfit]:
             f"features[{i}].missing: bucketize gives missing values a bucket of their own; remove `missing`"
         )
         yield Misfit(("features", i, "missing"), problem)
+
+
+def _lifetime_misfits(
+    i: int, entry: FieldEntry, by_name: Mapping[str, FeatureEntry], has_time: bool
+) -> Iterator[Misfit]:
+    field = entry.column()
+    owner = by_name.get(field.share_embedding or "")
+    owner_column = None if owner is None or owner.type in ("numeric", "vector") else owner.column()
+    for name, problem in lifetime_misfits(field, cast(HasLifetime | None, owner_column), has_time):
+        yield Misfit(("features", i, name), f"features[{i}].{name}: {problem}")
 
 
 def _sharing_misfits(i: int, entry: FieldEntry, by_name: Mapping[str, FeatureEntry]) -> Iterator[Misfit]:

@@ -23,9 +23,6 @@ from gearshift.data.readers.formats import ENDINGS
 from gearshift.data.schema import Schema
 from gearshift.errors import UserError
 
-# Settings planned for a later version: a clearer message than "unknown key".
-_LATER = frozenset({"min_count"})
-
 
 def load_config(path: str | FilePath, overrides: Iterable[str] = ()) -> Config:
     """The config in a file, with `key=value` overrides applied."""
@@ -197,8 +194,6 @@ def _unknown_value(value: Any, name: str, known: Sequence[str]) -> str:
 def _unknown_key(path: Path, values: Any) -> str:
     key, where = str(path[-1]), document.dotted(path[:-1])
     known = _known_keys(path[:-1], values)
-    if key in _LATER:
-        return f"`{document.dotted(path)}` is not in this version; remove it"
     inside = f" in {where}" if where else ""
     if elsewhere := _elsewhere(path):
         return f"unknown key `{key}`{inside}. It belongs in another section: {' or '.join(elsewhere)}"

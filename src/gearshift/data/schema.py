@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 
 from gearshift.data.label_rule import Missing, Rule, parse_positive
 from gearshift.data.numeric_units import Bucketize, FilledMissing, Transform
+from gearshift.data.row_lifetime import ADMIT, EXPIRE, MIN_COUNT, Expire, check_lifetimes
 from gearshift.errors import UserError, unknown_name
 from gearshift.settings.declaration import REQUIRED, Meaning, setting
 from gearshift.settings.units import Count, Share, Text, Texts
@@ -90,6 +91,9 @@ class Categorical:
     name: Text = setting(REQUIRED, _COLUMN)
     dim: Count | None = setting(None, _DIM)
     share_embedding: Text | None = setting(None, _SHARED)
+    min_count: Count | None = setting(None, MIN_COUNT)
+    admit: Share | None = setting(None, ADMIT)
+    expire: Expire | None = setting(None, EXPIRE)
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,9 @@ class Bag:
     max_len: Count = setting(50, _MAX_LEN)
     dim: Count | None = setting(None, _DIM)
     share_embedding: Text | None = setting(None, _SHARED)
+    min_count: Count | None = setting(None, MIN_COUNT)
+    admit: Share | None = setting(None, ADMIT)
+    expire: Expire | None = setting(None, EXPIRE)
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,9 @@ class Sequence:
     keep: Literal["first", "last"] = setting("last", "Which end of a longer sequence is kept.")
     dim: Count | None = setting(None, _DIM)
     share_embedding: Text | None = setting(None, _SHARED)
+    min_count: Count | None = setting(None, MIN_COUNT)
+    admit: Share | None = setting(None, ADMIT)
+    expire: Expire | None = setting(None, EXPIRE)
 
 
 @dataclass(frozen=True)
@@ -196,6 +206,9 @@ class Schema:
     decimal: str | None = None  # decimal mark of the training data, if it is delimited text
     thousands: str | None = None  # thousands separator of the training data, "" for none
 
+    def __post_init__(self) -> None:
+        check_lifetimes(self.lifetimes, self.time is not None)
+
     @property
     def numerics(self) -> tuple[Numeric | Vector, ...]:
         """Numeric features: the columns of `Batch.numeric_BN`, in order."""
@@ -210,6 +223,11 @@ class Schema:
     def fields(self) -> tuple[Field, ...]:
         """Features with embedding rows, in order."""
         return tuple(f for f in self.features if not isinstance(f, Numeric | Vector))
+
+    @property
+    def lifetimes(self) -> tuple[Categorical | Bag | Sequence, ...]:
+        """Fields that may set which ids get rows and how long rows live."""
+        return tuple(f for f in self.features if isinstance(f, Categorical | Bag | Sequence))
 
     @property
     def single_fields(self) -> tuple[SingleField, ...]:
@@ -281,6 +299,8 @@ def _feature_from_dict(plain: dict[str, Any]) -> Feature:
     kind = next(kind for kind, known in TYPE_NAMES.items() if known == name)
     if values.get("fit") is not None:
         values["fit"] = NumericFit(**values["fit"])
+    if values.get("expire") is not None:
+        values["expire"] = Expire(**values["expire"])
     if isinstance(values.get("buckets"), list | tuple):
         values["buckets"] = tuple(values["buckets"])
     feature: Feature = kind(**values)

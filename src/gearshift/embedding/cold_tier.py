@@ -160,8 +160,9 @@ def disk_bytes_per_row(floats: int) -> float:
     return blocks * BLOCK_BYTES / max(1, (blocks * BLOCK_BYTES - BLOCK_HEAD) // row)
 
 
-def check_budget(tier: ColdTier, floats: int) -> None:
-    least = minimum_bytes(floats)
+def check_budget(tier: ColdTier, floats: int, beside: int = 0) -> None:
+    """`beside`: memory that the store needs besides its rows, of which an eighth of the budget cannot be used."""
+    least = minimum_bytes(floats) + beside * 8 // 7
     if tier.budget < least and not tier.hot_rows:
         asked, needed = f"{tier.budget / tier.part / 2**20:.3g}MiB", math.ceil(least / tier.part / 2**20)
         if tier.is_share:

@@ -21,6 +21,7 @@ from torch import Tensor
 from gearshift import _core
 from gearshift.data.batch import Batch, Floats, Ids
 from gearshift.data.schema import Bag, Field, Schema, Sequence
+from gearshift.embedding.row_rules import RowRule, rules_of
 from gearshift.embedding.store import MOST_TABLES, Tables
 from gearshift.models.inputs import Fields, Inputs, Needs, SequenceRows, pad_rows, pool_rows
 
@@ -35,6 +36,7 @@ class FieldGroup:
     tables: tuple[str, ...] = ()  # of these fields; a row is marked with the position of its table, from 1
     single_tables: tuple[int, ...] = ()  # the numbers of the tables of `singles`
     ragged_tables: tuple[int, ...] = ()
+    rules: tuple[RowRule, ...] = ()  # of admission and expiry, by the number of the table; empty: none
 
     def occurrences(self, batch: Batch) -> Ids:
         every = len(self.singles) == batch.ids_BF.shape[1]
@@ -79,6 +81,7 @@ def _group(schema: Schema, width: int, singles: tuple[int, ...], ragged: tuple[i
         tables,
         tuple(numbers[table] for table in of_singles),
         tuple(numbers[table] for table in of_ragged),
+        rules_of(schema, tables[:MOST_TABLES]),
     )
 
 

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gearshift import _core
+from gearshift.embedding.horizons import Horizons
+from gearshift.embedding.row_rules import RuleState, joined
 from gearshift.embedding.store import (
     Floats,
     Ids,
@@ -43,6 +45,7 @@ class ShardedStore:
         self.shards = tuple(shards)
         first = self.shards[0]
         self.parts, self.width, self.state_width = first.parts, first.width, first.state_width
+        self.rules = first.rules
 
     @property
     def budget(self) -> int | None:
@@ -135,6 +138,18 @@ class ShardedStore:
     def cut(self) -> ShardedSnapshot:
         return ShardedSnapshot([shard.cut() for shard in self.shards])
 
+    def move_horizons(self, horizons: Horizons) -> None:
+        for shard in self.shards:
+            shard.move_horizons(horizons)
+
+    def restore_rules(self, states: Sequence[RuleState], of_shard: tuple[int, int] = (0, 1)) -> None:
+        for number, shard in enumerate(self.shards):
+            shard.restore_rules(states, (number, len(self.shards)))
+
+    def rule_counts(self) -> NDArray[np.uint64]:
+        counts: NDArray[np.uint64] = np.sum([shard.rule_counts() for shard in self.shards], 0)
+        return counts
+
     def memory_bytes(self) -> int:
         return sum(shard.memory_bytes() for shard in self.shards)
 
@@ -162,6 +177,10 @@ class ShardedSnapshot:
     def __iter__(self) -> Iterator[RowBlock]:
         for cut in self._cuts:
             yield from cut
+
+    def rules(self) -> RuleState | None:
+        states = [state for cut in self._cuts if (state := cut.rules()) is not None]
+        return joined(states) if states else None
 
     def write_files(self, folder: Path, name: str) -> list[RowStack]:
         return [

@@ -8,14 +8,15 @@ one call are unique, and calls may come from many threads at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gearshift.embedding.horizons import Horizons
 from gearshift.embedding.row_optimizers import CowClip as CowClip
 from gearshift.embedding.row_optimizers import RowAdagrad as RowAdagrad
 from gearshift.embedding.row_optimizers import RowAdam as RowAdam
@@ -24,6 +25,9 @@ from gearshift.embedding.row_optimizers import RowMomentum as RowMomentum
 from gearshift.embedding.row_optimizers import RowOptimizer as RowOptimizer
 from gearshift.embedding.row_optimizers import RowSGD as RowSGD
 from gearshift.embedding.row_optimizers import RowwiseAdagrad as RowwiseAdagrad
+
+if TYPE_CHECKING:
+    from gearshift.embedding.row_rules import RowRule
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -124,6 +128,9 @@ class StoreSnapshot(Protocol):
     def __len__(self) -> int: ...  # rows in the cut
     def __iter__(self) -> Iterator[RowBlock]: ...  # one block per non-empty partition, each sorted by id
 
+    def rules(self) -> Mapping[str, NDArray[Any]] | None:
+        """The state of admission and expiry; None if the store has no rules."""
+
     def write_files(self, folder: Path, name: str) -> list[RowStack]:
         """Writes the cut as row files in `folder`, instead of reading it. Files of a cold tier are linked."""
 
@@ -136,6 +143,7 @@ class RowStore(Protocol):
     of cores that one call may use."""
 
     parts: tuple[RowPart, ...]
+    rules: tuple[RowRule, ...]  # of admission and expiry, by the number of a table; empty: none
     width: int  # sum of the widths of the parts
     state_width: int
 
@@ -188,6 +196,15 @@ class RowStore(Protocol):
     def adopt(self, stacks: Sequence[RowStack]) -> bool:
         """Loads the row files of a checkpoint into an empty store. False: it cannot, and must `load` their rows."""
 
+    def move_horizons(self, horizons: Horizons) -> None:
+        """Rows last pushed before the horizon of their table's rule do not exist any more."""
+
+    def restore_rules(
+        self, states: Sequence[Mapping[str, NDArray[Any]]], of_shard: tuple[int, int] = (0, 1)
+    ) -> None:
+        """The state of admission and expiry of a checkpoint's shards, into an empty store, shard s of n."""
+
+    def rule_counts(self) -> NDArray[np.uint64]: ...  # [T, 4]: those of row_rules.COUNTS, by table
     def cut(self) -> StoreSnapshot: ...  # taken between two pushes, never inside one; one cut at a time
     def memory_bytes(self) -> int: ...
     def tier_counts(self) -> TierCounts | None: ...  # None if all rows stay in memory

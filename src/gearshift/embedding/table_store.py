@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gearshift._core import RowPartSpec, RowTable
 from gearshift.embedding.cold_tier import LITTLE_MEMORY, ColdTier, TierFolder, allow_many_files, check_budget
+from gearshift.embedding.horizons import Horizons
 from gearshift.embedding.row_files import (
     ANY_LAYOUT,
     FILE_BYTES,
@@ -28,6 +29,7 @@ from gearshift.embedding.row_files import (
     layout_of,
     link_files,
 )
+from gearshift.embedding.row_rules import COUNTS, SKETCH_BYTES, RowRule, RuleState, joined, saved
 from gearshift.embedding.store import Floats, Ids, RowBlock, RowPart, RowStack, Tables, TierCounts
 from gearshift.errors import warn
 
@@ -38,18 +40,31 @@ class MemoryStore:
     """Rows in the memory of this process, and those that do not fit on disk. `RowStore` describes each method."""
 
     def __init__(
-        self, parts: Sequence[RowPart], *, seed: int, portable: bool = False, tier: ColdTier | None = None
+        self,
+        parts: Sequence[RowPart],
+        *,
+        seed: int,
+        portable: bool = False,
+        tier: ColdTier | None = None,
+        rules: Sequence[RowRule] = (),
     ) -> None:
-        """`portable` disables AVX2, with the same results (for tests). Without a `tier` all rows stay in memory."""
+        """`portable` disables AVX2, with the same results (for tests). Without a `tier` all rows stay in memory.
+
+        `rules` are those of admission and expiry, by the number of a table; with any, pulls create no rows.
+        """
         _check_parts(parts)
         self.parts = tuple(parts)
         little_memory = tier is not None and tier.budget < LITTLE_MEMORY
         self._table = RowTable([_spec(part) for part in parts], seed & (2**64 - 1), portable, little_memory)
+        self.rules = tuple(rules)
+        if self.rules:
+            self._table.set_rules([rule.facts for rule in self.rules])
         self.width = self._table.width
         self.state_width = self._table.state_width
         self._tier, self._must_open, self._opening = tier, tier is not None, threading.Lock()
         if tier is not None:
-            check_budget(tier, self.width + self.state_width)
+            counts = any(rule.min_count > 1 for rule in self.rules)
+            check_budget(tier, self.width + self.state_width, SKETCH_BYTES if counts else 0)
 
     @property
     def budget(self) -> int | None:
@@ -159,7 +174,21 @@ class MemoryStore:
         self._table.write_new_rows(str(file), ids_U, touches_U)
 
     def cut(self) -> MemorySnapshot:
-        return MemorySnapshot(self._table, tiered=self._tier is not None)
+        return MemorySnapshot(
+            self._table, tiered=self._tier is not None, rules=self.rules, first_part=self.parts[0].width
+        )
+
+    def move_horizons(self, horizons: Horizons) -> None:
+        if any(rule.expire for rule in self.rules):
+            steps = dict(horizons.steps)
+            self._table.move_horizons(horizons.mark, [steps.get(rule.period, 0) for rule in self.rules])
+
+    def restore_rules(self, states: Sequence[RuleState], of_shard: tuple[int, int] = (0, 1)) -> None:
+        if self.rules and states:
+            self._table.restore_rules(dict(joined(states, of_shard)))
+
+    def rule_counts(self) -> NDArray[np.uint64]:
+        return self._table.rule_counts() if self.rules else np.zeros((0, len(COUNTS)), np.uint64)
 
     def memory_bytes(self) -> int:
         return self._table.memory_bytes()
@@ -220,12 +249,13 @@ class MemoryStore:
 class MemorySnapshot:
     """A `StoreSnapshot` of a table. It holds the old values of rows that are updated before they are read."""
 
-    def __init__(self, table: RowTable, tiered: bool) -> None:
+    def __init__(self, table: RowTable, tiered: bool, rules: Sequence[RowRule], first_part: int) -> None:
         self._open = False
         table.begin_cut()
         self._table, self._tiered = table, tiered
         self._open = True
         self._size = table.cut_size()
+        self._rules = saved(rules, first_part, table.cut_rules()) if rules else None
 
     def __len__(self) -> int:
         return self._size
@@ -237,6 +267,9 @@ class MemorySnapshot:
             block = RowBlock(*self._table.read_cut_partition(partition))
             if len(block.ids_U):
                 yield block
+
+    def rules(self) -> RuleState | None:
+        return self._rules
 
     def write_files(self, folder: Path, name: str) -> list[RowStack]:
         stacks = []

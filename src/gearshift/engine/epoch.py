@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from gearshift.embedding.horizons import Horizons
 from gearshift.engine.strategy_failures import decide
 from gearshift.parameters.shard import ApplyStep, Drop
 from gearshift.sync.coordinator import Coordinator
@@ -65,6 +66,9 @@ class Host(Protocol[R]):
 
     def rate(self, examples: int) -> float:
         """The factor of the learning rates in a step that ends this many examples later."""
+
+    def horizons(self, step: int) -> Horizons | None:
+        """The new horizons of rows that come with this step, if it is time for some."""
 
     def ended(self, leases: Sequence[Ended[R]]) -> None:
         """These leases have ended; called before the step that they formed is announced."""
@@ -201,10 +205,10 @@ class Epoch(Generic[R]):
     def _order_step(self, action: Apply) -> bool:
         scale = self.host.rate(sum(self.leases.examples(part.lease) for part in action.parts))
         parts = tuple((part.lease, part.weight) for part in action.parts)
+        horizons = self.host.horizons(action.step)
         self._under_way = action
-        done = self.shards.carry_out(
-            ApplyStep(action.step, parts, scale, action.over_kept), self.leases.first_open
-        )
+        order = ApplyStep(action.step, parts, scale, action.over_kept, horizons)
+        done = self.shards.carry_out(order, self.leases.first_open)
         if done:
             self._under_way = None
         return done

@@ -26,7 +26,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from gearshift._core import RowFileError
-from gearshift.embedding import row_files
+from gearshift.embedding import row_files, row_rules
 from gearshift.embedding.row_files import NO_IDS, PartitionChanges
 from gearshift.embedding.store import RowBlock, RowStack, StoreSnapshot
 from gearshift.errors import UserError, naming
@@ -92,9 +92,22 @@ def write_rows(
     Blocks must come in the order of their partitions; `layout` is that of their store.
     """
     if isinstance(rows, StoreSnapshot):
-        return entries(rows.write_files(folder, name))
+        return _write_snapshot(folder, name, rows)
     written = (PartitionChanges(number, block, NO_IDS) for number, block in by_partition(rows))
     return entries(row_files.write_changes(folder, name, written, layout))
+
+
+def _write_snapshot(folder: Path, name: str, rows: StoreSnapshot) -> Files:
+    files, rules = dict(entries(rows.write_files(folder, name))), rows.rules()
+    if rules is not None:
+        file = _save(folder / f"{_rules_of(name)}-state.safetensors", rules)
+        files[file.name] = _fingerprint(file)
+    return files
+
+
+def _rules_of(name: str) -> str:
+    """The name of the files with the state of a store's rules: rules0-s1 for rows0-s1."""
+    return name.replace("rows", "rules")
 
 
 def entries(stacks: list[RowStack]) -> Files:
@@ -218,6 +231,19 @@ class Checkpoint:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
 
     def rows(self, name: str) -> Iterator[RowBlock]:
+        rules = self.rules(name)
+        for block in self._stored_rows(name):
+            alive = row_rules.living(block, rules[0]) if rules else block
+            if len(alive.ids_U):
+                yield alive
+
+    def rules(self, name: str) -> list[row_rules.RuleState]:
+        """The states of admission and expiry of the store `name`, one for each shard that saved it."""
+        files = [f for f in self.files if f.startswith(f"{_rules_of(name)}-") and _rules_of(name) != name]
+        return [self.arrays(file.removesuffix(".safetensors")) for file in sorted(files, key=_in_order)]
+
+    def _stored_rows(self, name: str) -> Iterator[RowBlock]:
+        """With rows that have ended but were not removed yet."""
         tables = [f for f in self.files if f.startswith(f"{name}-") and f.endswith(".safetensors")]
         for file in sorted(tables, key=_in_order):
             loaded = self.arrays(file.removesuffix(".safetensors"))

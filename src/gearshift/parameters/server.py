@@ -24,6 +24,7 @@ from torch import Tensor
 from gearshift import _core
 from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.cold_tier import ColdTier
+from gearshift.embedding.horizons import Horizons
 from gearshift.embedding.lookup import Buffers, FieldGroup, IndexedBatch
 from gearshift.embedding.sharded import ShardedStore
 from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer, RowPart, RowStore, Tables
@@ -96,7 +97,10 @@ def make_stores(
 
     def store(group: FieldGroup, size: int) -> RowStore:
         part = tier and tier.share(size / sum(sizes))
-        made = [MemoryStore(row_parts(group, needs, rows), seed=seed, tier=part) for _ in range(shards)]
+        made = [
+            MemoryStore(row_parts(group, needs, rows), seed=seed, tier=part, rules=group.rules)
+            for _ in range(shards)
+        ]
         return made[0] if shards == 1 else ShardedStore(made)
 
     return tuple(map(store, groups, sizes))
@@ -164,10 +168,17 @@ class Server:
 
     @torch.no_grad()
     def apply_group(
-        self, parts: Sequence[tuple[AnyPush, float]], *, lr_scale: float, over_kept: bool = False
+        self,
+        parts: Sequence[tuple[AnyPush, float]],
+        *,
+        lr_scale: float,
+        over_kept: bool = False,
+        horizons: Horizons | None = None,
     ) -> None:
         """Make one step from weighted pushes that have been checked. Only the sum of their rows may be too large."""
         self.step += 1
+        if horizons is not None:
+            self.move_horizons(horizons)
         kept = [
             (push, weight)
             for push, weight in parts
@@ -191,6 +202,11 @@ class Server:
         with self.dense_lock:
             self._step_dense(lambda sums: self._spread(kept, dense, sums), gradient, lr_scale)
             self._move_buffers(kept)
+
+    def move_horizons(self, horizons: Horizons) -> None:
+        """Rows that have not been trained since do not exist any more, if their table has such a rule."""
+        for store in self.stores:
+            store.move_horizons(horizons)
 
     @torch.no_grad()
     def step_beside(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gearshift.data.batch import Floats, Ids
+from gearshift.embedding.horizons import Horizons
 from gearshift.embedding.sharded import IdPlacement, ShardedStore
 from gearshift.embedding.store import RowStore, Tables
 from gearshift.optim.spread import effective_number
@@ -41,6 +42,7 @@ class ApplyStep:
     parts: tuple[tuple[int, float], ...]
     lr_scale: float = 1.0
     over_kept: bool = False
+    horizons: Horizons | None = None  # of rows, if it is time for new ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,9 @@ class Shard:
         assert order.step == self.step + 1, f"step {order.step} after step {self.step}"
         pushes = self._end([lease for lease, _ in order.parts])
         weighted = [(push, weight) for push, (_, weight) in zip(pushes, order.parts, strict=True)]
-        self.server.apply_group(weighted, lr_scale=order.lr_scale, over_kept=order.over_kept)
+        self.server.apply_group(
+            weighted, lr_scale=order.lr_scale, over_kept=order.over_kept, horizons=order.horizons
+        )
         self.step = order.step
         groups = {group_of(push) for push in pushes}
         group = groups.pop() if len(groups) == 1 else 0

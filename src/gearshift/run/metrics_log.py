@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gearshift.embedding.rule_figures import RuleCounts, rule_totals, summed_rule_counts
 from gearshift.embedding.tier_figures import summed_counts
 from gearshift.optim.trust_figures import from_figures, trust_figures
 from gearshift.run import folder as run_folder
@@ -61,6 +62,7 @@ class MetricsLog:
             **self._exchange_figures(),
             **figures_by_role(processes),
             **_tier_ratios(processes),
+            **rule_totals(self._rule_counts(processes)),
             **numbers,
         }
         try:
@@ -71,6 +73,13 @@ class MetricsLog:
                     f"cannot write {self._folder / run_folder.METRICS} ({error.strerror}); training continues"
                 )
             self._failed = True
+
+    def _rule_counts(self, processes: Mapping[str, Mapping[str, float]]) -> RuleCounts:
+        learner = self._training.learner
+        elsewhere = summed_rule_counts(processes.values(), [store.rules for store in learner.server.stores])
+        return (
+            elsewhere if any(any(counts.values()) for counts in elsewhere.values()) else learner.rule_counts
+        )
 
     def _exchange_figures(self) -> dict[str, float | None]:
         training = self._training

@@ -15,6 +15,7 @@ from typing import Any
 
 from gearshift.data.readers.bad_lines import lines_lost
 from gearshift.data.schema import Schema
+from gearshift.embedding.rule_figures import rules_line
 from gearshift.embedding.store import TierCounts
 from gearshift.metrics import Metric, day_name
 from gearshift.metrics.measures import SHOWN
@@ -84,6 +85,7 @@ def report(
         "embedding_rows": learner.rows,
         "embedding_bytes": learner.row_bytes,
         "tier": tier_report(learner.tier_counts if tier is None else tier),
+        "row_rules": learner.rule_counts,  # by table: what was admitted, refused and expired
         "skipped_lines": lines_lost(training.train.skipped),
         "unseen_ids": dict(valid.unseen) if valid else {},  # by field: the share of examples with a new id
         "warnings": ([data_warning] if data_warning else []) + _warnings(training, valid, test),
@@ -188,6 +190,8 @@ def closing_lines(figures: dict[str, Any], folder: Path) -> list[str]:
             f"best   step {f['best_step']:,} of {f['global_steps']:,}: the best of {f['evaluations']} evaluations "
             "on the validation data, so its metrics there are slightly optimistic"
         )
+    if f.get("row_rules"):
+        lines.append(rules_line(f["row_rules"]))
     lines += [f"Warning: {sentence}" for sentence in f.get("warnings", ())]
     if f["skipped_lines"]:
         lines.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gearshift.embedding.horizons import Horizons
 from gearshift.embedding.lookup import IndexedBatch
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.training.learner import Learner
@@ -27,6 +28,14 @@ class Baseline:
             self.learner.step(indexed, lr_scale=lr_scale)
         except FloatingPointError:
             self.learner = None
+
+    @property
+    def steps(self) -> int:
+        return 0 if self.learner is None else self.learner.server.step
+
+    def move_horizons(self, horizons: Horizons) -> None:
+        if self.learner is not None:
+            self.learner.server.move_horizons(horizons)
 
     def restore(self, checkpoint: Checkpoint) -> bool:
         """Returns False if there is a baseline but the checkpoint has none; the baseline is then dropped."""

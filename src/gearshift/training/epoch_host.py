@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gearshift.embedding.horizons import Horizons
 from gearshift.sync.events import Action, Event
 from gearshift.sync.strategy import Strategy
 from gearshift.training.ended import BatchMeasures, Ended
@@ -30,6 +31,9 @@ class EpochHost(ABC):
 
     def rate(self, examples: int) -> float:
         return self.training.rates.of_step(examples)
+
+    def horizons(self, step: int) -> Horizons | None:
+        return self.training.expiry.at_step(step)
 
     def observe(self, event: Event, actions: list[Action]) -> None:
         self.observer.happened(event, actions)
@@ -60,6 +64,7 @@ class EpochHost(ABC):
         return self.training.has_next_epoch
 
     def _account(self, leases: Sequence[Ended[BatchMeasures]]) -> None:
+        self.training.expiry.note(leases)
         for sentence in self.training.accounts.count(leases, self.training.step):
             self.observer.notify(sentence)
 

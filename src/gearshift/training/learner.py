@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from gearshift.data.batch import Batch, Floats
 from gearshift.embedding.cold_tier import ColdTier
 from gearshift.embedding.lookup import IndexedBatch, find
+from gearshift.embedding.rule_figures import RuleCounts, rule_counts
 from gearshift.embedding.store import RowBlock, RowPart, RowStore, StoreSnapshot, TierCounts
+from gearshift.embedding.table_store import MemoryStore
 from gearshift.errors import UserError
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout
@@ -33,7 +35,7 @@ from gearshift.training.worker import Worker, compute_lease
 
 def is_of_rows(file: str) -> bool:
     """Whether a checkpoint's file holds embedding rows. All other files are needed by every process."""
-    return re.match(r"(baseline-)?rows\d+-", file) is not None
+    return re.match(r"(baseline-)?(rows|rules)\d+-", file) is not None
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,9 @@ class Learner:
             buffers=dict(self.model.named_buffers()),
             threads=worker.threads,
         )
-        self.tiers_elsewhere: TierCounts | None = None  # of the shards, where rows are in other processes
+        # Of the shards, where rows are in other processes:
+        self.tiers_elsewhere: TierCounts | None = None
+        self.rules_elsewhere: RuleCounts | None = None
         self.layout = ShardLayout.of(shards, len(flat), flat.offsets, together=dense.clip_norm is not None)
 
     def find(self, batch: Batch) -> IndexedBatch:
@@ -123,6 +127,11 @@ class Learner:
         return [count for store in self.server.stores if (count := store.tier_counts()) is not None]
 
     @property
+    def rule_counts(self) -> RuleCounts:
+        """What rules of admission and expiry have done, by table; empty without such rules."""
+        return rule_counts(self.server.stores) if self.rules_elsewhere is None else self.rules_elsewhere
+
+    @property
     def row_bytes(self) -> int:
         return sum(store.memory_bytes() for store in self.server.stores)
 
@@ -156,6 +165,8 @@ class Learner:
                 self.server.optimizer_state[name].copy_(torch.from_numpy(array))
         self.server.stores = self._new_stores()
         for i, store in enumerate(self.server.stores):
+            if trainable:
+                store.restore_rules(checkpoint.rules(f"{self.prefix}rows{i}"))
             self._restore_rows(checkpoint, f"{self.prefix}rows{i}", store, trainable, keep)
         self.server.step = int(checkpoint.facts["step"])
 
@@ -196,7 +207,10 @@ class Learner:
     def settings(self) -> str:
         """The optimizers and their settings, which must be the same when training resumes from a checkpoint."""
         parts = [f"{p.name}[{p.width}] {p.optimizer}" for s in self.server.stores for p in s.parts]
-        return "; ".join([f"dense {self.server.optimizer}", *parts])
+        rules = [
+            f"rows {rule}" for s in self.server.stores for rule in s.rules if rule.is_gated or rule.expire
+        ]
+        return "; ".join([f"dense {self.server.optimizer}", *parts, *rules])
 
     @property
     def parts(self) -> list[list[tuple[str, int]]]:
@@ -308,8 +322,9 @@ def describe(model: nn.Module) -> str:
 
 def _first_state(store: RowStore) -> Floats:
     """[1, S]: the optimizer state of a new row."""
-    store.pull(np.zeros(1, np.int64))
-    return next(store.blocks()).state_US
+    without_rules = MemoryStore(store.parts, seed=0)
+    without_rules.pull(np.zeros(1, np.int64))
+    return next(without_rules.blocks()).state_US
 
 
 def without_state(block: RowBlock) -> RowBlock:

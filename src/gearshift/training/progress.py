@@ -35,6 +35,8 @@ class Progress:
     without_gain: int = 0  # evaluations since the best
     evaluations: int = 0
     evaluated_step: int = -1  # step of the last evaluation
+    data_time: int = -1  # the newest that was trained, if rows expire
+    marks: list[list[int]] = field(default_factory=list)  # of row_expiry.py
     measures: Measures = field(default_factory=Measures)
     days: Slices = field(default_factory=Slices)  # the same, by UTC day (days since 1970)
 

@@ -23,6 +23,7 @@ from gearshift.training.plan import Plan
 from gearshift.training.progress import Progress
 from gearshift.training.replica_state import ReplicaState
 from gearshift.training.request_queue import RequestQueue
+from gearshift.training.row_expiry import RowExpiry
 from gearshift.training.timing import Moment
 from gearshift.training.validation import Validation
 
@@ -58,6 +59,7 @@ class Training:
         self.rates = LearningRates(plan.schedule, progress, self.total)
         self.replicas = ReplicaState(progress)
         self.baseline = Baseline(baseline, learner)
+        self.expiry = RowExpiry(learner.schema, progress, self.baseline)
         for planned in plan.strategy.switches:
             if planned.at.day is not None and train.schema.time is None:
                 raise UserError(

@@ -28,7 +28,7 @@ class StepWatcher:
         """A snapshot is taken every `cut_every` steps, 0: never."""
         self._accounts, self._meetings, self._cut_every = accounts, meetings, cut_every
         self._take_cut = take_cut
-        self.rate, self.ended = accounts.rate, accounts.ended
+        self.rate, self.ended, self.horizons = accounts.rate, accounts.ended, accounts.horizons
         self._steps = 0
         self._cut_due = self._stop = False
 

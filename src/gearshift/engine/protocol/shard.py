@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gearshift.data.batch import Ids
+from gearshift.embedding.rule_figures import rule_figures
 from gearshift.embedding.tier_figures import tier_figures
 from gearshift.engine.protocol.messages import (
     COORDINATOR,
@@ -122,7 +123,8 @@ class ShardRole:
             "parked_pulls": len(self._parked) + len(self._parked_of_relays),
             "gradients_waiting": len(shard.waiting),
         }
-        return waits | tier_figures(shard.server.stores) | as_figures(shard.server.statistics())
+        stores = shard.server.stores
+        return waits | tier_figures(stores) | rule_figures(stores) | as_figures(shard.server.statistics())
 
     def saved(self, incarnation: int, name: str, error: str = "") -> None:
         """The cut with this name was written, or the write failed."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.row_optimizers import may_zero_weights
+from gearshift.embedding.row_rules import COUNTS
 from gearshift.embedding.sharded import IdPlacement
 from gearshift.embedding.store import RowStore
 from gearshift.engine.protocol.messages import Seen
@@ -73,6 +74,7 @@ class RemoteRows:
     def __init__(self, store: RowStore, number: int, parameters: RemoteParameters) -> None:
         self.parts, self.width, self.state_width = store.parts, store.width, store.state_width
         self.budget, self.tier_folder = store.budget, store.tier_folder
+        self.rules = store.rules
         self._number, self._parameters, self._unmoved = number, parameters, store
         self.size: Size = 0, 0  # rows and bytes in the newest checkpoint
 
@@ -87,6 +89,10 @@ class RemoteRows:
 
     def write_failure(self) -> None:
         """A shard reports its own among its metrics."""
+
+    def rule_counts(self) -> NDArray[np.uint64]:
+        """The rules are applied on the shards, which report their counts among their figures."""
+        return np.zeros((len(self.rules), len(COUNTS)), np.uint64)
 
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]:
         """Whether rows were trained: they differ from their first values.

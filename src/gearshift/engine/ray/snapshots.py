@@ -25,6 +25,8 @@ from safetensors import safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
+from gearshift.embedding.row_rules import counts_by_table
+from gearshift.embedding.rule_figures import RuleCounts
 from gearshift.embedding.sharded import IdPlacement
 from gearshift.embedding.store import RowBlock, StoreSnapshot
 from gearshift.errors import naming
@@ -145,6 +147,7 @@ def commit(
                 entry = json.loads((temporary / f"s{shard}.json").read_text())
             files |= entry["files"]
             sizes.append(entry["sizes"])
+    learner.rules_elsewhere = _rule_counts(learner, temporary, files)
     for leftover in [*temporary.glob("dense-s*.safetensors"), *temporary.glob("s*.json")]:
         leftover.unlink()
     dense: dict[str, Arrays] = {
@@ -155,6 +158,17 @@ def commit(
         dense["replicas"] = {"velocity": velocity.numpy()}
     checkpoint.finish(temporary, path, {**facts, PARTS: layout.shards}, {**arrays, **dense}, files, check)
     return [(sum(n for n, _ in store), sum(size for _, size in store)) for store in zip(*sizes, strict=True)]
+
+
+def _rule_counts(learner: Learner, folder: Path, files: Mapping[str, Any]) -> RuleCounts:
+    """What the rules of admission and expiry have done, on all shards."""
+    counts: RuleCounts = {}
+    for i, store in enumerate(learner.server.stores):
+        names = [name for name in files if name.startswith(f"rules{i}-")]
+        states = [dict(_arrays(folder / name)) for name in names]
+        if states:
+            counts |= counts_by_table(store.rules, sum(state["counts"].sum(0) for state in states))
+    return counts
 
 
 def discard(checkpoints: Path, name: str) -> None:

@@ -30,7 +30,10 @@ from gearshift.sync.automatic import Automatic
 from gearshift.sync.events import Action, Apply, Begin, Discard, Part, Reissue
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
+from gearshift.training.baseline import Baseline
 from gearshift.training.learner import Learner
+from gearshift.training.progress import Progress
+from gearshift.training.row_expiry import RowExpiry
 from gearshift.training.worker import stream_of
 
 DAY = 86_400
@@ -98,6 +101,7 @@ class _Learning:
         lr_scale: Callable[[int], float],
         piece: int | None,
     ) -> None:
+        self._expiry = RowExpiry(learner.schema, Progress(), Baseline(None, learner))
         self.learner, self.run, self.lr_scale, self.piece = learner, run, lr_scale, piece
         self._model = learner.model_copy(learner.worker.threads)
         self._batches = prefetched(self._find(batches), depth=4)
@@ -167,7 +171,8 @@ class _Learning:
             pushes = [
                 (self._replicas.step(worker, push, lr_scale=lr_scale), weight) for push, weight in computed
             ]
-        self.learner.server.apply_group(pushes, lr_scale=lr_scale, over_kept=over_kept)
+        horizons = self._expiry.at_step(self.learner.server.step + 1)
+        self.learner.server.apply_group(pushes, lr_scale=lr_scale, over_kept=over_kept, horizons=horizons)
         for part in parts:
             self._end(part.lease)
 
@@ -178,6 +183,7 @@ class _Learning:
         labels, probabilities = batch.labels_BT[:, 0], push.probabilities_BT[:, 0]
         self.run.measures.update(labels, probabilities, batch.weights_B)
         if batch.times_B is not None:
+            self._expiry.note_times(batch.times_B)
             self.run.days.update(batch.times_B // DAY, labels, probabilities, batch.weights_B)
         if self.piece is not None:
             positions = np.arange(first, first + len(batch))

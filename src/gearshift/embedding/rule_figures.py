@@ -1,0 +1,67 @@
+"""What a process's rules of admission and expiry have done as its metrics, and the sum over several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from gearshift.embedding.row_rules import COUNTS, RowRule, counts_by_table
+from gearshift.embedding.store import RowStore
+
+RuleCounts = dict[str, dict[str, int]]  # by table
+
+
+def rule_counts(stores: Iterable[RowStore]) -> RuleCounts:
+    """Of all tables that have a rule."""
+    counts: RuleCounts = {}
+    for store in stores:
+        counts |= counts_by_table(store.rules, store.rule_counts()) if store.rules else {}
+    return counts
+
+
+def rule_figures(stores: Iterable[RowStore]) -> dict[str, float]:
+    """By names such as `rules_0_3_expired`: table 3 of the first store."""
+    return {
+        _name(number, table, what): float(count)
+        for number, store in enumerate(stores)
+        if store.rules
+        for table, counts in enumerate(store.rule_counts())
+        if _has_rule(store.rules[table])
+        for what, count in zip(COUNTS, counts, strict=True)
+    }
+
+
+def summed_rule_counts(
+    figures: Iterable[Mapping[str, float]], rules: Iterable[tuple[RowRule, ...]]
+) -> RuleCounts:
+    """Of all processes; `rules` are those of each store."""
+    known = list(figures)
+    return {
+        rule.table: {
+            what: int(sum(one.get(_name(number, table, what), 0) for one in known)) for what in COUNTS
+        }
+        for number, of_store in enumerate(rules)
+        for table, rule in enumerate(of_store)
+        if _has_rule(rule)
+    }
+
+
+def rules_line(counts: RuleCounts) -> str:
+    """`rows   3 ids admitted, 5 occurrences refused, 2 rows expired`, over all tables."""
+    total = rule_totals(counts)
+    return (
+        f"rows   {total['admitted']:,} ids admitted; {total['refused_occurrences']:,} occurrences of new ids refused "
+        f"({total['refused_gradients']:,} gradients); {total['expired']:,} rows expired"
+    )
+
+
+def rule_totals(counts: RuleCounts) -> dict[str, int]:
+    """Over all tables; empty without rules."""
+    return {what: sum(of_table[what] for of_table in counts.values()) for what in COUNTS} if counts else {}
+
+
+def _has_rule(rule: RowRule) -> bool:
+    return rule.is_gated or rule.expire is not None
+
+
+def _name(store: int, table: int, what: str) -> str:
+    return f"rules_{store}_{table}_{what}"
