@@ -15,6 +15,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,24 +37,37 @@ def filled(rows: int) -> MemoryStore:
     return store
 
 
-def write(store: MemoryStore, path: Path) -> float:
-    begin = time.perf_counter()
+@dataclass(frozen=True)
+class Moment:
+    seconds: float
+    cpu_seconds: float  # of this process
+
+    @staticmethod
+    def now() -> Moment:
+        return Moment(time.perf_counter(), time.process_time())
+
+    def __sub__(self, other: Moment) -> Moment:
+        return Moment(self.seconds - other.seconds, self.cpu_seconds - other.cpu_seconds)
+
+
+def write(store: MemoryStore, path: Path) -> Moment:
+    begin = Moment.now()
     with store.cut() as cut:
         checkpoint.write(path, {"step": 1}, {}, {"rows0": cut})
-    return time.perf_counter() - begin
+    return Moment.now() - begin
 
 
-def load(path: Path, rows: int) -> float:
-    begin = time.perf_counter()
+def load(path: Path, rows: int) -> Moment:
+    begin = Moment.now()
     opened = checkpoint.Checkpoint.open(path)
     store = MemoryStore(PARTS, seed=1)
     stacks = opened.stacks("rows0")
     if not (stacks and store.adopt(stacks)):
         for block in opened.rows("rows0"):
             store.load(block)
-    seconds = time.perf_counter() - begin
+    taken = Moment.now() - begin
     assert len(store) == rows
-    return seconds
+    return taken
 
 
 def pushes_per_second(store: MemoryStore, rows: int, until: Any) -> float:
@@ -100,11 +114,13 @@ def main() -> None:
     figures = {
         "rows": chosen.rows,
         "bytes_per_row": round(size / chosen.rows, 1),
-        "write_seconds": [round(seconds, 2) for seconds in writes],
-        "load_seconds": [round(seconds, 2) for seconds in loads],
+        "write_seconds": [round(each.seconds, 2) for each in writes],
+        "write_cpu_seconds": [round(each.cpu_seconds, 2) for each in writes],
+        "load_seconds": [round(each.seconds, 2) for each in loads],
+        "load_cpu_seconds": [round(each.cpu_seconds, 2) for each in loads],
         "pushes_while_writing": [round(share, 2) for share in pushes],
-        "write_median": round(statistics.median(writes), 3),
-        "load_median": round(statistics.median(loads), 3),
+        "write_median": round(statistics.median(each.seconds for each in writes), 3),
+        "load_median": round(statistics.median(each.seconds for each in loads), 3),
     }
     print(json.dumps(figures))
 
