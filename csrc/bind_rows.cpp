@@ -240,7 +240,7 @@ void bind_table(nb::module_& m) {
         }, "partition"_a);
     nb::class_<RowFileWriter>(m, "RowFileWriter")
         .def("__init__", [](RowFileWriter* at, const std::string& path, uint32_t width, uint32_t state_width, uint64_t layout_hash) {
-            new (at) RowFileWriter(path, {width, state_width, layout_hash}, kRowsUnknown);
+            new (at) RowFileWriter(path, {width, state_width, layout_hash}, kRowsUnknown, /*cached=*/true);
         }, "path"_a, "width"_a, "state_width"_a, "layout_hash"_a)
         .def_prop_ro("rows", &RowFileWriter::rows)
         .def("add", [](RowFileWriter& w, Ids ids, Matrix<const float> weights, Matrix<const float> state,

@@ -9,7 +9,7 @@ namespace gearshift {
 
 FrozenWriter::FrozenWriter(std::string path, RowRecord precision, std::vector<uint32_t> part_widths)
     : codec_(precision, part_widths),
-      writer_(std::move(path), RowFileShape(precision, std::move(part_widths)), kRowsUnknown) {}
+      writer_(std::move(path), RowFileShape(precision, std::move(part_widths)), kRowsUnknown, /*cached=*/true) {}
 
 void FrozenWriter::add(std::span<const int64_t> ids, const float* weights_UW) {
     std::vector<std::size_t> order(ids.size());

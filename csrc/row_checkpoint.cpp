@@ -49,7 +49,7 @@ std::vector<std::string> RowTable::write_cut_groups(uint32_t first, uint32_t las
     }
     for (const auto& buffer : view.buffers) most += buffer->size();
     if (most == 0 && view.runs.empty()) return {};
-    RowFileWriter writer(path, file_shape(), most);
+    RowFileWriter writer(path, file_shape(), most, /*cached=*/!cold_);
     for (uint32_t p = first * kGroupPartitions; p < last * kGroupPartitions; ++p) write_cut_partition(p, view, writer);
     std::vector<std::string> stack;
     if (writer.rows()) stack.push_back(writer.finish()->path());

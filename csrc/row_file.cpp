@@ -84,13 +84,15 @@ constexpr uint32_t kSalts[8] = {0x47b6137bU, 0x44974d91U, 0x8824ad5bU, 0xa2b7289
 RowIoError::RowIoError(const std::string& file, const char* what, int errno_value)
     : std::runtime_error(file + " " + what + ": " + std::strerror(errno_value)), path(file), code(errno_value) {}
 
-int open_direct(const std::string& path, int flags) {
-    int descriptor = ::open(path.c_str(), flags | O_DIRECT | O_CLOEXEC, 0666);
-    if (descriptor < 0 && errno == EINVAL) descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+int open_file(const std::string& path, int flags, bool cached) {
+    int descriptor = ::open(path.c_str(), flags | (cached ? 0 : O_DIRECT) | O_CLOEXEC, 0666);
+    if (descriptor < 0 && !cached && errno == EINVAL) descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
     if (descriptor < 0 && flags & O_CREAT) throw RowWriteError(path, "cannot be created", errno);
     if (descriptor < 0) throw RowIoError(path, "cannot be opened", errno);
     return descriptor;
 }
+
+int open_direct(const std::string& path, int flags) { return open_file(path, flags, /*cached=*/false); }
 
 uint64_t chained(uint64_t checksum, uint64_t block_checksum) { return mix(checksum + 1) ^ block_checksum; }
 
@@ -145,8 +147,7 @@ bool MembershipFilter::may_contain(std::span<const uint32_t> words, uint64_t key
 // ---- reading ----
 
 RowFile::RowFile(std::string path, const RowFileShape* expected, bool cached) : path_(std::move(path)) {
-    descriptor_ = cached ? ::open(path_.c_str(), O_RDONLY | O_CLOEXEC) : open_direct(path_, O_RDONLY);
-    if (descriptor_ < 0) throw RowIoError(path_, "cannot be opened", errno);
+    descriptor_ = open_file(path_, O_RDONLY, cached);
     if (cached) ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_SEQUENTIAL);
     try {
         read_footer(expected);
@@ -270,15 +271,16 @@ int64_t RowFile::find(const std::byte* block, int64_t id) const {
 
 // ---- writing ----
 
-RowFileWriter::RowFileWriter(std::string path, const RowFileShape& shape, uint64_t expected_rows)
+RowFileWriter::RowFileWriter(std::string path, const RowFileShape& shape, uint64_t expected_rows, bool cached)
     : path_(std::move(path)),
       part_(path_ + ".part"),
       shape_(shape),
       buffer_(std::max<std::size_t>(kWriteBytes / shape.block_bytes, 1) * shape.block_bytes),
       filter_(expected_rows == kRowsUnknown ? 0 : expected_rows),
-      rows_unknown_(expected_rows == kRowsUnknown) {
+      rows_unknown_(expected_rows == kRowsUnknown),
+      cached_(cached) {
     if (std::max(shape.weights, shape.states) > kMostFloats || shape.parts.size() > kMostParts) throw RowFileError("a row is too wide for a row file");
-    descriptor_ = open_direct(part_, O_WRONLY | O_CREAT | O_TRUNC);
+    descriptor_ = open_file(part_, O_WRONLY | O_CREAT | O_TRUNC, cached_);
     if (!rows_unknown_) fences_.reserve(expected_rows / shape.rows_per_block + 1);
     std::memset(buffer_.data(), 0, buffer_.size());
 }
@@ -323,6 +325,7 @@ void RowFileWriter::close_block() {
 
 void RowFileWriter::flush() {
     write_all(descriptor_, buffer_.data(), filled_, written_, part_);
+    if (cached_) ::sync_file_range(descriptor_, static_cast<off_t>(written_), static_cast<off_t>(filled_), SYNC_FILE_RANGE_WRITE);
     written_ += filled_;
     filled_ = 0;
     std::memset(buffer_.data(), 0, buffer_.size());
@@ -365,7 +368,7 @@ std::shared_ptr<RowFile> RowFileWriter::finish() {
     ::close(descriptor_);
     descriptor_ = -1;
     try {
-        return std::make_shared<RowFile>(path_, &shape_);
+        return std::make_shared<RowFile>(path_, &shape_, cached_);
     } catch (const RowIoError& error) {  // for example, too many open files
         ::unlink(path_.c_str());
         throw RowWriteError(path_, "cannot be opened", error.code);

@@ -163,8 +163,9 @@ constexpr uint64_t kRowsUnknown = ~uint64_t{0};
 // Writes a file front to back. Until `finish` has returned, the file does not exist under its name.
 class RowFileWriter {
 public:
-    // The filter is made for `expected_rows`. If they are unknown, the writer holds 8 bytes per row until the end.
-    RowFileWriter(std::string path, const RowFileShape& shape, uint64_t expected_rows);
+    // The filter is made for `expected_rows`. If they are unknown, the writer holds 8 bytes per row until the end. `cached`:
+    // through the page cache, so that writing does not wait for the disk; whoever needs the file to be durable syncs it.
+    RowFileWriter(std::string path, const RowFileShape& shape, uint64_t expected_rows, bool cached = false);
     ~RowFileWriter();  // removes an unfinished file
     RowFileWriter(const RowFileWriter&) = delete;
     RowFileWriter& operator=(const RowFileWriter&) = delete;
@@ -189,7 +190,7 @@ private:
     uint64_t written_ = 0, rows_ = 0, tombstones_ = 0, blocks_checksum_ = 0;
     std::vector<uint64_t> fences_;
     MembershipFilter filter_;
-    bool rows_unknown_;
+    bool rows_unknown_, cached_;
     std::vector<uint64_t> keys_;  // for the filter, if the number of rows is unknown
     uint64_t last_key_ = 0;
 };
@@ -199,5 +200,6 @@ uint64_t chained(uint64_t checksum, uint64_t block_checksum);
 
 // Opens with O_DIRECT where the file system allows it, so that the page cache does not use memory outside the budget.
 int open_direct(const std::string& path, int flags);
+int open_file(const std::string& path, int flags, bool cached);  // `cached`: without O_DIRECT
 
 }  // namespace gearshift
