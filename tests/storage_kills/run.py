@@ -246,6 +246,13 @@ def _judge(run: KilledRun, outcome: Outcome, expected: str, examples: int) -> No
     outcome.same_bits = verify(run.last) == expected
     report = json.loads((run.runs[0] / "report.json").read_text())
     outcome.accounts = report["examples"] == examples and report["discarded"] == 0
+    if run.engine == "ray":  # its shards are killed at the end; the next run would do this
+        subprocess.run(
+            [sys.executable, "-m", "gearshift", "clean", "runs"],
+            cwd=run.work,
+            check=True,
+            env=run.environment,
+        )
     outcome.left_behind = [str(path.relative_to(run.work)) for path in _leftovers(run)]
 
 

@@ -173,6 +173,18 @@ def check_budget(tier: ColdTier, floats: int, beside: int = 0) -> None:
         )
 
 
+@contextlib.contextmanager
+def naming_disk_errors() -> Iterator[None]:
+    """One sentence for a disk that fails. The step that failed is in no checkpoint."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"rows on disk: {error.filename}: {error.strerror}. Earlier checkpoints are intact: resume the run, with "
+            "another storage.path if this disk fails"
+        ) from error
+
+
 class TierFolder:
     """A new folder for the files of one store. A lock on it shows that its process is alive."""
 

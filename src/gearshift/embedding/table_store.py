@@ -17,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gearshift._core import RowPartSpec, RowTable
-from gearshift.embedding.cold_tier import LITTLE_MEMORY, ColdTier, TierFolder, allow_many_files, check_budget
+from gearshift.embedding.cold_tier import (
+    LITTLE_MEMORY,
+    ColdTier,
+    TierFolder,
+    allow_many_files,
+    check_budget,
+    naming_disk_errors,
+)
 from gearshift.embedding.horizons import Horizons
 from gearshift.embedding.row_files import (
     ANY_LAYOUT,
@@ -84,12 +91,14 @@ class MemoryStore:
         _check_tables(tables_U, len(ids_U))
         if self._must_open:
             self._open_tier()
-        self._table.pull(ids_U, tables_U, out_UW, threads)
+        with naming_disk_errors():
+            self._table.pull(ids_U, tables_U, out_UW, threads)
         return out_UW
 
     def peek(self, ids_U: Ids, out_UW: Floats | None = None, *, threads: int = 1) -> Floats:
         out_UW = self._rows_for(ids_U, out_UW)
-        self._table.peek(ids_U, out_UW, threads)
+        with naming_disk_errors():
+            self._table.peek(ids_U, out_UW, threads)
         return out_UW
 
     def push(
@@ -112,17 +121,20 @@ class MemoryStore:
             raise ValueError(f"step must be between 0 and 2**32, not {step}")
         if self._must_open:
             self._open_tier()
-        self._table.push(ids_U, tables_U, sums_UW, counts_U, examples, step, lr_scale, threads)
+        with naming_disk_errors():
+            self._table.push(ids_U, tables_U, sums_UW, counts_U, examples, step, lr_scale, threads)
 
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]:
         _check("ids", ids_U, np.int64, (None,))
         out_U = np.empty(len(ids_U), np.bool_)
-        self._table.contains(ids_U, out_U)
+        with naming_disk_errors():
+            self._table.contains(ids_U, out_U)
         return out_U
 
     def erase(self, ids_U: Ids) -> int:
         _check("ids", ids_U, np.int64, (None,))
-        return self._table.erase(ids_U)
+        with naming_disk_errors():
+            return self._table.erase(ids_U)
 
     def blocks(self) -> Iterator[RowBlock]:
         for partition in range(PARTITIONS):
@@ -197,7 +209,8 @@ class MemoryStore:
         """Brings rows of the cold tier into memory, before they are pulled."""
         _check("ids", ids_U, np.int64, (None,))
         if self._tier is not None and not self._must_open:
-            self._table.prefetch(ids_U)
+            with naming_disk_errors():
+                self._table.prefetch(ids_U)
 
     def begin_chunk(self) -> None:
         if self._tier is not None and not self._must_open:
@@ -208,7 +221,8 @@ class MemoryStore:
         return 0.0 if self._tier is None or self._must_open else self._table.expect(ids_U)
 
     def load_expected(self) -> bool:
-        return self._tier is not None and not self._must_open and self._table.load_expected()
+        with naming_disk_errors():
+            return self._tier is not None and not self._must_open and self._table.load_expected()
 
     def tier_counts(self) -> TierCounts | None:
         """None without a cold tier."""

@@ -27,6 +27,7 @@ SAMPLE = 65_536  # examples in the sample
 TIMED_STEPS = 4
 FREE_SHARE = 0.9  # of the memory: the rest is for data and the network
 TIER_SHARE = 0.7  # of the memory, proposed for rows if the others go to disk
+PROCESS_BYTES = 1 << 30  # of a process without rows: libraries, data, a dense model
 LEAST_PROPOSED = 64 << 20  # enough for any common model
 
 
@@ -161,6 +162,6 @@ def refuse_too_large(estimate: Estimate, training: Training) -> None:
 
 def _proposed(memory: int) -> str | int:
     """A size that leaves room for everything else, in round numbers."""
-    size = int(TIER_SHARE * memory)
+    size = int(min(TIER_SHARE * memory, max(memory - PROCESS_BYTES, memory / 4)))
     unit = 1 << 30 if size >= 2 << 30 else 1 << 20
     return write_bytes(max(LEAST_PROPOSED, size // unit * unit))
