@@ -13,7 +13,7 @@ def _parse_buckets(value: Any) -> int | tuple[float, ...]:
     if isinstance(value, list | tuple):
         bounds = tuple(parse_number(bound) for bound in value)
         if not bounds or any(a >= b for a, b in pairwise(bounds)):
-            raise ValueError("bounds must rise, such as [18, 25, 35]")
+            raise ValueError("bounds must be ascending, such as [18, 25, 35]")
         return bounds
     if (count := parse_count(value)) < 2:
         raise ValueError("expected at least 2 buckets")

@@ -18,7 +18,7 @@ from gearshift.run import control_socket_server, prometheus
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
 from gearshift.run.status import Status
-from tests.unit.run.test_control import Fake
+from tests.unit.run.test_control_socket import Fake
 
 ALERTS = Path(__file__).parents[3] / "docs" / "alerts.yml"
 

@@ -16,7 +16,7 @@ from gearshift.cli import watch
 from gearshift.cli.progress import LoggedProgress
 from gearshift.run import control_socket_server, process_identity
 from gearshift.run import folder as run_folder
-from tests.unit.run.test_control import Fake
+from tests.unit.run.test_control_socket import Fake
 
 
 @pytest.fixture

@@ -287,7 +287,7 @@ OWNER = """
 import sys
 from pathlib import Path
 from gearshift.run import control_socket_server, folder as run_folder
-from tests.unit.run.test_control import Fake
+from tests.unit.run.test_control_socket import Fake
 folder = Path(sys.argv[1])
 run_folder.claim(folder)
 control_socket_server.serve(folder, Fake())

@@ -20,7 +20,7 @@ from gearshift.run import log as run_log
 from gearshift.run.event_log import EventLog, Head
 from gearshift.run.folder import append_metrics, set_state, write_config, write_json
 from gearshift.run.saver import Saver
-from tests.unit.run.test_control import Fake
+from tests.unit.run.test_control_socket import Fake
 
 DATA = gs.read(gs.ClickLog(examples=2_000, days=1))
 

@@ -26,7 +26,7 @@ from gearshift.run.health import Health
 from gearshift.run.local_run import Run
 from gearshift.run.prepared_run import PreparedRun
 from gearshift.sync.events import Apply, GradientArrived, Part
-from tests.unit.run.test_control import Fake
+from tests.unit.run.test_control_socket import Fake
 
 CONFIG = """\
 name: long

@@ -17,7 +17,7 @@ from gearshift.cli.metrics import TYPE, server
 from gearshift.run import control_socket_server, prometheus
 from gearshift.run import folder as run_folder
 from gearshift.run.status import Status
-from tests.unit.run.test_control import Fake
+from tests.unit.run.test_control_socket import Fake
 
 STATUS = Status(812, 410_000, 1_000_000, 10.5, 41_000.25, 0.13, math.nan, None, "training")
 PROCESSES = {
