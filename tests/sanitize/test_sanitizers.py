@@ -19,6 +19,7 @@ CORE = [
             "occurrences",
             "parallel",
             "cold_tier",
+            "count_sketch",
             "block_reader",
             "disk_schedule",
             "feature_hash",
