@@ -13,7 +13,7 @@ from gearshift.run.state import State
 
 Processes = Mapping[str, Mapping[str, float]]  # by name, as worker-3
 
-OF_THE_RUN = {  # fields of `control.Status`
+OF_THE_RUN = {  # fields of `status.Status`
     "step": ("step", "Steps made; decreases if the run returns to a checkpoint after losing a shard."),
     "examples": ("examples", "Examples trained on."),
     "total": ("examples_expected", "Examples that the run will train on."),
@@ -49,6 +49,7 @@ COUNTERS = {
     "exchanged_bytes": "Bytes of weights and moments moved by exchanges, in both directions.",
     "ring_rounds": "Rounds of sync whose dense gradients were summed by all-reduce.",
     "rings_broken": "Rings for all-reduce that broke.",
+    "relayed_rounds": "Rounds of sync whose gradients were summed by the relays of machines.",
     "restarts": "How many times it was restarted.",
 }
 GAUGES = {
@@ -89,7 +90,7 @@ GAUGES |= TIER_GAUGES
 
 
 def text(run: str, status: Any, processes: Processes) -> str:
-    """`status` is the run's `control.Status`; unknown values are omitted."""
+    """`status` is the run's `status.Status`; unknown values are omitted."""
     label = f'{{run="{_escaped(run)}"}}'
     lines: list[str] = []
     for key, (name, help_) in OF_THE_RUN.items():
