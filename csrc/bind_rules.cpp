@@ -61,11 +61,6 @@ RuleState from_dict(const nb::dict& arrays) {
             from_numpy<uint8_t>(arrays, "counters")};
 }
 
-const RowRules& rules_in(const RowTable& table) {
-    if (!table.rules()) throw std::invalid_argument("this table has no rules");
-    return *table.rules();
-}
-
 }  // namespace
 
 void bind_rules(nb::module_& m, nb::class_<RowTable>& table) {
@@ -73,13 +68,17 @@ void bind_rules(nb::module_& m, nb::class_<RowTable>& table) {
         .def("move_horizons", [](RowTable& t, uint32_t mark, const std::vector<uint32_t>& horizons) {
             t.move_horizons(mark, horizons);
         }, "mark"_a, "horizons"_a, nb::call_guard<nb::gil_scoped_release>())
-        .def("rule_counts", [](const RowTable& t) {
-            const std::vector<RuleCounts> counts = rules_in(t).counts();
+        .def("rule_counts", [](RowTable& t) {
+            std::vector<RuleCounts> counts;
+            {
+                nb::gil_scoped_release released;
+                counts = t.rule_counts();
+            }
             return to_numpy<uint64_t>(counts, {counts.size(), kCounts});
         })
-        .def("rows_by_table", [](const RowTable& t) { return rules_in(t).rows_by_table(); })
+        .def("rows_by_table", &RowTable::rows_by_table, nb::call_guard<nb::gil_scoped_release>())
         .def("cut_rules", [](const RowTable& t) { return to_dict(t.cut_rules()); })
-        .def("restore_rules", [](RowTable& t, const nb::dict& arrays) { rules_in(t), t.restore_rules(from_dict(arrays)); },
+        .def("restore_rules", [](RowTable& t, const nb::dict& arrays) { t.restore_rules(from_dict(arrays)); },
              "state"_a);
     // Which of these rows, as a checkpoint has them, had ended when it was taken.
     m.def("ended_rows", [](const std::vector<RuleFacts>& facts, uint32_t width, const std::vector<uint32_t>& horizons,

@@ -12,11 +12,27 @@ namespace {
 
 constexpr uint32_t kLookAhead = 16;
 
+class NoPushes {  // until it is destroyed
+public:
+    explicit NoPushes(Gate& gate) : gate_(gate) { gate_.close(); }
+    ~NoPushes() { gate_.open(); }
+    NoPushes(const NoPushes&) = delete;
+    NoPushes& operator=(const NoPushes&) = delete;
+
+private:
+    Gate& gate_;
+};
+
 }  // namespace
 
 void RowTable::set_rules(std::vector<RowRule> by_table) {
     if (rules_ || cold_ || size()) throw std::invalid_argument("rules are given once, to an empty table");
     rules_ = std::make_unique<RowRules>(std::move(by_table), seed_, layout_.parts.front().spec.width);
+}
+
+void RowTable::restore_rules(const RuleState& state) {
+    if (!rules_) throw std::invalid_argument("this table has no rules");
+    rules_->restore(state);
 }
 
 bool RowTable::is_over(const RowAt& row) const {
@@ -98,16 +114,24 @@ void RowTable::push_by_rules(const PushCall& call, Partition& partition, Item* i
 
 void RowTable::move_horizons(uint32_t mark, std::span<const uint32_t> horizons) {
     if (!rules_) throw std::invalid_argument("a table without rules has no horizons");
-    gate_.close();
-    struct Opens {
-        Gate& gate;
-        ~Opens() { gate.open(); }
-    } opens{gate_};
+    const NoPushes waiting(gate_);
     const double before = static_cast<double>(rules_->rows());
     const uint64_t over = rules_->move_horizons(mark, horizons);
     if (!over) return;
     sweeping_ = kPartitions;
     if (cold_) cold_->add_stale(static_cast<double>(over) / before);
+}
+
+std::vector<RuleCounts> RowTable::rule_counts() {
+    if (!rules_) throw std::invalid_argument("this table has no rules");
+    const NoPushes waiting(gate_);
+    return rules_->counts();
+}
+
+std::vector<uint64_t> RowTable::rows_by_table() {
+    if (!rules_) throw std::invalid_argument("this table has no rules");
+    const NoPushes waiting(gate_);
+    return rules_->rows_by_table();
 }
 
 // Removes the rows of one partition that are over: a slice of the work after each push.

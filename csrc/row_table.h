@@ -76,8 +76,9 @@ public:
     std::size_t add_cold_tier(std::string folder, std::size_t budget_bytes, std::size_t hot_rows);
 
     void set_rules(std::vector<RowRule> by_table);  // of admission and expiry; before everything else
-    const RowRules* rules() const { return rules_.get(); }
-    void restore_rules(const RuleState& state) { rules_->restore(state); }  // before any row exists
+    std::vector<RuleCounts> rule_counts();    // by table
+    std::vector<uint64_t> rows_by_table();
+    void restore_rules(const RuleState& state);  // before any row exists
     const RuleState& cut_rules() const { return cut_rules_; }
     void move_horizons(uint32_t mark, std::span<const uint32_t> horizons);  // by table; see RowRules
 

@@ -16,6 +16,7 @@ pytestmark = ON_RAY
 PACKED = Path(__file__).parents[1] / "fixtures" / "old_runs" / "a58b062" / "bmuf_on_ray.tar.gz"
 
 
+@pytest.mark.slow
 def test_it_resumes_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with tarfile.open(PACKED) as packed:

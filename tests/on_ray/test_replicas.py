@@ -106,6 +106,7 @@ def test_switches_between_all_families(
     assert replay(run.folder).switches >= 7
 
 
+@pytest.mark.slow
 def test_a_resumed_bmuf_run_keeps_its_momentum(
     tmp_path: Path, cluster: gs.ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

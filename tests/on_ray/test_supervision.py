@@ -66,6 +66,7 @@ def has_said(run: LaunchedRun, part: str) -> bool:
     return any(re.search(part, line) for line in run.messages)
 
 
+@pytest.mark.slow
 def test_what_freezes_for_ever_is_replaced(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
     """All at once; the next coordinator has never heard of the shard and the worker, and replaces them."""
     run = start(tmp_path, cluster)

@@ -8,6 +8,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 import gearshift as gs
 from gearshift.engine.protocol.messages import To
 from gearshift.engine.ray.launched_run import LaunchedRun
@@ -40,6 +42,7 @@ def test_sync_in_two_levels_equals_threads(tmp_path: Path, cluster: gs.ClusterSe
     assert 0 < figures["sent_ids"] < figures["asked_ids"], "no row was asked for by both workers"
 
 
+@pytest.mark.slow
 def test_a_relay_may_die(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
     """Workers talk to the shards until there is another; a switch to sync in between uses it too."""
     strategy = {"name": "k_step_adam", "exchange": 2}

@@ -147,6 +147,48 @@ void serve(const std::string& folder) {
     require(unlink(path.c_str()) == 0, "the file can be removed");
 }
 
+// Threads push by rules of admission and expiry while horizons move and cuts are read.
+void admit_and_end(const std::string& folder, bool portable, bool tiered, int calls) {
+    RowTable table({part(OptimizerKind::adagrad, kWidth)}, 1, portable);
+    table.set_rules({{}, {2, 1.0, true, 9, 1e9}, {0, 0.5, true, ~uint32_t{0}, 0.2}, {}});
+    if (tiered) table.add_cold_tier(folder, std::size_t{16} << 20, 1024);
+    std::atomic<uint32_t> step{1};  // as on a shard with replicas: pushes are for the step after it, marks for the one after that
+    const auto push = [&](uint64_t number) {
+        std::mt19937_64 random(number);
+        for (int call = 0; call < calls; ++call) {
+            const Occurrences index(some_ids(random, 1500, 4000 + 50 * static_cast<uint64_t>(call)));
+            const std::size_t unique = index.unique().size();
+            std::vector<float> rows(unique * kWidth), sums(unique * kWidth, 0.1f);
+            std::vector<uint16_t> tables(unique);
+            for (std::size_t u = 0; u < unique; ++u) tables[u] = static_cast<uint16_t>(index.unique()[u] % 4);
+            table.pull(index.unique(), tables.data(), rows.data(), 2);
+            table.push(index.unique(), tables.data(), sums.data(), index.counts().data(), 10.0, step + 1, 1.0, 2);
+            table.rule_counts();
+        }
+    };
+    const auto move = [&] {
+        for (uint32_t at = 0; at < 60; ++at) {
+            const uint32_t now = ++step, horizon = now > 6 ? now - 6 : 0;
+            table.move_horizons(now + 2, std::vector<uint32_t>(4, horizon));
+            std::this_thread::yield();
+        }
+    };
+    std::vector<std::thread> threads;
+    for (uint64_t n = 0; n < 2; ++n) threads.emplace_back([&, n] { push(n); });
+    threads.emplace_back(move);
+    for (int c = 0; c < 3; ++c) {
+        table.begin_cut();
+        std::size_t rows = 0;
+        for (uint32_t p = 0; p < kPartitions; ++p) rows += table.read_cut_partition(p).rows();
+        require(rows == table.cut_size(), "a cut has the rows that had not ended");
+        table.end_cut();
+    }
+    for (std::thread& thread : threads) thread.join();
+    std::size_t rows = 0;
+    for (uint32_t p = 0; p < kPartitions; ++p) rows += table.read_partition(p).rows();
+    require(rows == table.size(), "rows are counted without looking for them");
+}
+
 uint64_t touches_in(RowTable& table) {
     uint64_t total = 0;
     for (uint32_t p = 0; p < kPartitions; ++p)
@@ -163,6 +205,7 @@ int main(int argc, char** argv) {
             char folder[] = "/var/tmp/stress-rows-XXXXXX";
             require(mkdtemp(folder) != nullptr, "a folder can be made");
             serve(folder);
+            admit_and_end(folder, portable, tiered, calls);
             {
                 RowTable table({part(OptimizerKind::adam, 1), part(OptimizerKind::adagrad, 16)}, 1, portable);
                 if (tiered) table.add_cold_tier(folder, std::size_t{8} << 20, 1024);
