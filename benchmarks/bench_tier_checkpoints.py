@@ -148,7 +148,7 @@ def restored(path: Path, home: Path, budget: int, options: argparse.Namespace) -
         raise SystemExit("the store did not take over the files of the checkpoint")
     seconds, spent = time.perf_counter() - began, time.process_time() - cpu
     after = bytes_per_second(files, options.readers)
-    counts = store.tier_counts()
+    counts = store.tier.counts()
     assert counts is not None
     return {
         "restore_share": round(size / seconds / statistics.mean([before, after]), 3),
@@ -186,7 +186,7 @@ def main() -> None:
         ratios = rates_while_saving(learner, home, data, options)
         if not ratios:
             seconds_while_saving(learner, home / "step-0", itertools.cycle(data))
-        learner.server.stores[0].settle_tier()  # type: ignore[attr-defined]
+        learner.server.stores[0].tier.settle()  # type: ignore[attr-defined]
         last = home / f"step-{max(0, options.rounds - 1)}"
         found = restored(last, home, budget, options)
     rate = (

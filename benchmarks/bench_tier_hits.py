@@ -73,21 +73,21 @@ def of_store(store: MemoryStore, trace: Trace, measured: range, *, chunks: bool 
 
 def next_chunk(store: MemoryStore, trace: Trace, coming: range) -> range:
     """As many batches as the store has memory for, and their rows are in memory."""
-    store.begin_chunk()
+    store.tier.begin_chunk()
     end = coming.start
     while end < coming.stop:
-        share = store.expect(ids_of(trace.rows_of(end)))
+        share = store.tier.expect(ids_of(trace.rows_of(end)))
         end += 1
         if share >= 1:
             break
-    while store.load_expected():
+    while store.tier.load_expected():
         pass
     return range(coming.start, end)
 
 
 def now_loaded(store: MemoryStore) -> int:
     """Rows that came from disk so far: when they were pulled, or before."""
-    counts = store.tier_counts()
+    counts = store.tier.counts()
     assert counts is not None
     return counts.misses + counts.prefetched
 

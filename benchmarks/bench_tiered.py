@@ -121,9 +121,9 @@ def race(
         sides = [Side(learner, data[0]), Side(plain, data[1])]
         for _ in range(options.warm):
             sides[0].train(options.turn)
-        before = store.tier_counts()
+        before = store.tier.counts()
         seconds = [[side.train(options.turn) for side in sides] for _ in range(options.turns)]
-        after = store.tier_counts()
+        after = store.tier.counts()
         assert before is not None and after is not None
         gained = resident_bytes() - resident
         for side in sides:
@@ -146,12 +146,12 @@ def race(
 def reads_per_second(store: MemoryStore, cold: np.ndarray[Any, Any], seconds: float) -> float:
     random = np.random.default_rng(time.perf_counter_ns())
     calls = [np.unique(cold[random.integers(0, len(cold), 8192)]) for _ in range(64)]
-    before, began = store.tier_counts(), time.perf_counter()
+    before, began = store.tier.counts(), time.perf_counter()
     for ids_U in itertools.cycle(calls):
         store.peek(ids_U)
         if time.perf_counter() - began > seconds:
             break
-    took, after = time.perf_counter() - began, store.tier_counts()
+    took, after = time.perf_counter() - began, store.tier.counts()
     assert before is not None and after is not None
     return (after.rows_read - before.rows_read) / took
 
@@ -175,11 +175,11 @@ def disk_share(rows: list[Rows], options: Any) -> dict[str, float]:
             (RowPart("embedding", 16, RowAdagrad()),), seed=1, tier=ColdTier(Path(folder), 1 << 30)
         )
         fill_files(store, rows, 0.02, Path(options.folder or tempfile.gettempdir()), runs=9)
-        before = store.tier_counts()
-        merger = threading.Thread(target=store.settle_tier)
+        before = store.tier.counts()
+        merger = threading.Thread(target=store.tier.settle)
         merger.start()
         merging = reads_per_second(store, cold, 4)
-        during = store.tier_counts()
+        during = store.tier.counts()
         still = merger.is_alive()
         merger.join()
         pairs = [(reads_per_second(store, cold, 2), bare_reads_per_second(Path(folder), 2)) for _ in range(5)]
@@ -216,12 +216,12 @@ def aged(options: Any) -> dict[str, float]:
                     examples=1,
                     step=step,
                 )
-                counts = store.tier_counts()
+                counts = store.tier.counts()
                 assert counts is not None
                 space = max(space, counts.space) if cycle else 1.0
             first = first or counts
-        store.settle_tier()
-        last = store.tier_counts()
+        store.tier.settle()
+        last = store.tier.counts()
         assert first is not None and last is not None
         written = since(last, first)
         return {

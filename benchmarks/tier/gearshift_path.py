@@ -34,7 +34,7 @@ class GearshiftPath:
         self._store.push(ids_U, gradients_UW, np.ones(len(ids_U), np.uint32), examples=1.0, step=self._steps)
 
     def settle(self) -> None:
-        self._store.settle_tier()
+        self._store.tier.settle()
 
     def weights(self, rows_U: Rows) -> Floats:
         return self._store.peek(ids_of(rows_U))

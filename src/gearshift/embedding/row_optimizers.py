@@ -15,7 +15,7 @@ from gearshift.settings.declaration import setting
 from gearshift.settings.units import Number
 
 
-class RowRule:
+class RowUpdate:
     """What every row optimizer declares: `lr` and `l2`, which the rules for larger batches scale, and two traits."""
 
     weights_from_state: ClassVar[bool] = False  # if so, rows cannot start from the weights of another model
@@ -29,7 +29,7 @@ class RowRule:
 
 
 @dataclass(frozen=True)
-class RowSGD(RowRule):
+class RowSGD(RowUpdate):
     """Plain gradient descent on the rows of a batch."""
 
     name: ClassVar[str] = "sgd"
@@ -38,7 +38,7 @@ class RowSGD(RowRule):
 
 
 @dataclass(frozen=True)
-class RowMomentum(RowRule):
+class RowMomentum(RowUpdate):
     """Gradient descent with momentum; a row's velocity moves only when the row is in a batch."""
 
     name: ClassVar[str] = "momentum"
@@ -48,7 +48,7 @@ class RowMomentum(RowRule):
 
 
 @dataclass(frozen=True)
-class RowAdagrad(RowRule):
+class RowAdagrad(RowUpdate):
     """Adagrad with an accumulator for each weight: the default for rows."""
 
     name: ClassVar[str] = "adagrad"
@@ -59,7 +59,7 @@ class RowAdagrad(RowRule):
 
 
 @dataclass(frozen=True)
-class RowwiseAdagrad(RowRule):
+class RowwiseAdagrad(RowUpdate):
     """One accumulator per row: the mean of its squared gradient."""
 
     name: ClassVar[str] = "rowwise_adagrad"
@@ -70,7 +70,7 @@ class RowwiseAdagrad(RowRule):
 
 
 @dataclass(frozen=True)
-class RowAdam(RowRule):
+class RowAdam(RowUpdate):
     """Lazy: a row's moments move only when it is touched, and its bias correction counts its own updates."""
 
     name: ClassVar[str] = "adam"
@@ -82,7 +82,7 @@ class RowAdam(RowRule):
 
 
 @dataclass(frozen=True)
-class RowFTRL(RowRule):
+class RowFTRL(RowUpdate):
     """FTRL-Proximal (McMahan et al. 2013, algorithm 1); a row is born with zero weights.
 
     Its rate decreases by itself with the gradients seen. A schedule's factor does not apply to it, except 0, which

@@ -13,8 +13,8 @@ RuleCounts = dict[str, dict[str, int]]  # by table
 def rule_counts(stores: Iterable[RowStore]) -> RuleCounts:
     """Of all tables that have a rule."""
     counts: RuleCounts = {}
-    for store in stores:
-        counts |= counts_by_table(store.rules, store.rule_counts()) if store.rules else {}
+    for lifetimes in (store.lifetimes for store in stores):
+        counts |= counts_by_table(lifetimes.rules, lifetimes.counts()) if lifetimes.rules else {}
     return counts
 
 
@@ -23,9 +23,9 @@ def rule_figures(stores: Iterable[RowStore]) -> dict[str, float]:
     return {
         _name(number, table, what): float(count)
         for number, store in enumerate(stores)
-        if store.rules
-        for table, counts in enumerate(store.rule_counts())
-        if _has_rule(store.rules[table])
+        if store.lifetimes.rules
+        for table, counts in enumerate(store.lifetimes.counts())
+        if _has_rule(store.lifetimes.rules[table])
         for what, count in zip(COUNTS, counts, strict=True)
     }
 

@@ -18,9 +18,11 @@ from gearshift import _core
 from gearshift.embedding.horizons import Horizons
 from gearshift.embedding.row_rules import RuleState, joined
 from gearshift.embedding.store import (
+    DiskTier,
     Floats,
     Ids,
     RowBlock,
+    RowLifetimes,
     RowStack,
     RowStore,
     StoreSnapshot,
@@ -45,16 +47,9 @@ class ShardedStore:
         self.shards = tuple(shards)
         first = self.shards[0]
         self.parts, self.width, self.state_width = first.parts, first.width, first.state_width
-        self.rules = first.rules
-
-    @property
-    def budget(self) -> int | None:
-        budgets = [shard.budget for shard in self.shards if shard.budget is not None]
-        return sum(budgets) if budgets else None
-
-    @property
-    def tier_folder(self) -> Path | None:
-        return self.shards[0].tier_folder
+        tiers = [shard.tier for shard in self.shards if shard.tier is not None]
+        self.tier = ShardedTier(tiers) if tiers else None
+        self.lifetimes = ShardedLifetimes([shard.lifetimes for shard in self.shards])
 
     def __len__(self) -> int:
         return sum(len(shard) for shard in self.shards)
@@ -98,21 +93,6 @@ class ShardedStore:
                 threads=threads,
             )
 
-    def prefetch(self, ids_U: Ids) -> None:
-        for shard, at in zip(self.shards, IdPlacement(ids_U, len(self.shards)).groups, strict=True):
-            shard.prefetch(ids_U[at])
-
-    def begin_chunk(self) -> None:
-        for shard in self.shards:
-            shard.begin_chunk()
-
-    def expect(self, ids_U: Ids) -> float:
-        groups = IdPlacement(ids_U, len(self.shards)).groups
-        return max(shard.expect(ids_U[at]) for shard, at in zip(self.shards, groups, strict=True))
-
-    def load_expected(self) -> bool:
-        return any(shard.load_expected() for shard in self.shards)  # one shard after another
-
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]:
         out_U = np.empty(len(ids_U), np.bool_)
         for shard, at in zip(self.shards, IdPlacement(ids_U, len(self.shards)).groups, strict=True):
@@ -138,27 +118,56 @@ class ShardedStore:
     def cut(self) -> ShardedSnapshot:
         return ShardedSnapshot([shard.cut() for shard in self.shards])
 
-    def move_horizons(self, horizons: Horizons) -> None:
-        for shard in self.shards:
-            shard.move_horizons(horizons)
-
-    def restore_rules(self, states: Sequence[RuleState], of_shard: tuple[int, int] = (0, 1)) -> None:
-        for number, shard in enumerate(self.shards):
-            shard.restore_rules(states, (number, len(self.shards)))
-
-    def rule_counts(self) -> NDArray[np.uint64]:
-        counts: NDArray[np.uint64] = np.sum([shard.rule_counts() for shard in self.shards], 0)
-        return counts
-
     def memory_bytes(self) -> int:
         return sum(shard.memory_bytes() for shard in self.shards)
 
-    def tier_counts(self) -> TierCounts | None:
-        counts = [count for shard in self.shards if (count := shard.tier_counts()) is not None]
-        return reduce(operator.add, counts) if counts else None
+
+class ShardedTier:
+    """`DiskTier` describes each method."""
+
+    def __init__(self, tiers: Sequence[DiskTier]) -> None:
+        self._tiers = tuple(tiers)
+        self.budget, self.folder = sum(tier.budget for tier in tiers), tiers[0].folder
+
+    def prefetch(self, ids_U: Ids) -> None:
+        for tier, at in zip(self._tiers, IdPlacement(ids_U, len(self._tiers)).groups, strict=True):
+            tier.prefetch(ids_U[at])
+
+    def begin_chunk(self) -> None:
+        for tier in self._tiers:
+            tier.begin_chunk()
+
+    def expect(self, ids_U: Ids) -> float:
+        groups = IdPlacement(ids_U, len(self._tiers)).groups
+        return max(tier.expect(ids_U[at]) for tier, at in zip(self._tiers, groups, strict=True))
+
+    def load_expected(self) -> bool:
+        return any(tier.load_expected() for tier in self._tiers)  # one tier after another
+
+    def counts(self) -> TierCounts:
+        return reduce(operator.add, (tier.counts() for tier in self._tiers))
 
     def write_failure(self) -> str | None:
-        return next((why for shard in self.shards if (why := shard.write_failure()) is not None), None)
+        return next((why for tier in self._tiers if (why := tier.write_failure()) is not None), None)
+
+
+class ShardedLifetimes:
+    """`RowLifetimes` describes each method."""
+
+    def __init__(self, shards: Sequence[RowLifetimes]) -> None:
+        self._shards, self.rules = tuple(shards), shards[0].rules
+
+    def move_horizons(self, horizons: Horizons) -> None:
+        for shard in self._shards:
+            shard.move_horizons(horizons)
+
+    def restore(self, states: Sequence[RuleState], of_shard: tuple[int, int] = (0, 1)) -> None:
+        for number, shard in enumerate(self._shards):
+            shard.restore(states, (number, len(self._shards)))
+
+    def counts(self) -> NDArray[np.uint64]:
+        counts: NDArray[np.uint64] = np.sum([shard.counts() for shard in self._shards], 0)
+        return counts
 
 
 def _some(tables_U: Tables | None, at: NDArray[np.uint32]) -> Tables | None:

@@ -8,10 +8,10 @@ one call are unique, and calls may come from many threads at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from gearshift.embedding.row_optimizers import RowSGD as RowSGD
 from gearshift.embedding.row_optimizers import RowwiseAdagrad as RowwiseAdagrad
 
 if TYPE_CHECKING:
-    from gearshift.embedding.row_rules import RowRule
+    from gearshift.embedding.row_rules import RowRule, RuleState
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -128,7 +128,7 @@ class StoreSnapshot(Protocol):
     def __len__(self) -> int: ...  # rows in the cut
     def __iter__(self) -> Iterator[RowBlock]: ...  # one block per non-empty partition, each sorted by id
 
-    def rules(self) -> Mapping[str, NDArray[Any]] | None:
+    def rules(self) -> RuleState | None:
         """The state of admission and expiry; None if the store has no rules."""
 
     def write_files(self, folder: Path, name: str) -> list[RowStack]:
@@ -137,21 +137,56 @@ class StoreSnapshot(Protocol):
     def close(self) -> None: ...
 
 
+class DiskTier(Protocol):
+    """The rows of a store that do not fit in memory, and what brings them back before they are pulled.
+
+    Nothing here changes a result.
+    """
+
+    budget: int  # bytes of memory for the whole store
+    folder: Path  # the files of rows on disk are below it
+
+    def prefetch(self, ids_U: Ids) -> None: ...  # these will be pulled soon
+    def begin_chunk(self) -> None: ...  # the ids expected from now on are pulled in the next chunk of batches
+
+    def expect(self, ids_U: Ids) -> float:
+        """Announces ids of the next chunk. Returns what share of the memory for one chunk its rows will take."""
+
+    def load_expected(self) -> bool: ...  # brings some of these rows into memory; False: none are left
+    def counts(self) -> TierCounts: ...
+
+    def write_failure(self) -> str | None:
+        """Why rows that leave memory cannot be written to disk. They stay in memory, and writing is retried."""
+
+
+class RowLifetimes(Protocol):
+    """Admission and expiry: which ids get rows, and when rows end."""
+
+    rules: tuple[RowRule, ...]  # by the number of a table; empty: every id gets a row, and keeps it
+
+    def move_horizons(self, horizons: Horizons) -> None:
+        """Rows last pushed before the horizon of their table's rule do not exist any more."""
+
+    def restore(self, states: Sequence[RuleState], of_shard: tuple[int, int] = (0, 1)) -> None:
+        """The state in a checkpoint of several shards, into an empty store, shard s of n."""
+
+    def counts(self) -> NDArray[np.uint64]: ...  # [T, 4]: those of row_rules.COUNTS, by table
+
+
 class RowStore(Protocol):
     """Ids are unique within a call. A store must stay safe if they are not: `pull` then repeats the row, `push`
     updates it once per occurrence, in order, and `load` keeps the last. Results never depend on `threads`, the number
     of cores that one call may use."""
 
     parts: tuple[RowPart, ...]
-    rules: tuple[RowRule, ...]  # of admission and expiry, by the number of a table; empty: none
     width: int  # sum of the widths of the parts
     state_width: int
 
     @property
-    def budget(self) -> int | None: ...  # bytes of memory; None: rows beyond it do not go to disk
+    def tier(self) -> DiskTier | None: ...  # None: all rows stay in memory
 
     @property
-    def tier_folder(self) -> Path | None: ...  # the files of rows on disk are below it
+    def lifetimes(self) -> RowLifetimes: ...
 
     def __len__(self) -> int: ...
 
@@ -181,13 +216,6 @@ class RowStore(Protocol):
         exist are created first.
         """
 
-    def prefetch(self, ids_U: Ids) -> None: ...  # these will be pulled soon; changes no result
-    def begin_chunk(self) -> None: ...  # the ids expected from now on are pulled in the next chunk of batches
-
-    def expect(self, ids_U: Ids) -> float:
-        """Announces ids of the next chunk. Returns what share of the memory for one chunk its rows will take."""
-
-    def load_expected(self) -> bool: ...  # brings some of these rows into memory; False: none are left
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]: ...
     def erase(self, ids_U: Ids) -> int: ...  # the number of rows that existed
     def blocks(self) -> Iterator[RowBlock]: ...  # current values; use `cut` for a consistent snapshot
@@ -196,18 +224,5 @@ class RowStore(Protocol):
     def adopt(self, stacks: Sequence[RowStack]) -> bool:
         """Loads the row files of a checkpoint into an empty store. False: it cannot, and must `load` their rows."""
 
-    def move_horizons(self, horizons: Horizons) -> None:
-        """Rows last pushed before the horizon of their table's rule do not exist any more."""
-
-    def restore_rules(
-        self, states: Sequence[Mapping[str, NDArray[Any]]], of_shard: tuple[int, int] = (0, 1)
-    ) -> None:
-        """The state of admission and expiry of a checkpoint's shards, into an empty store, shard s of n."""
-
-    def rule_counts(self) -> NDArray[np.uint64]: ...  # [T, 4]: those of row_rules.COUNTS, by table
     def cut(self) -> StoreSnapshot: ...  # taken between two pushes, never inside one; one cut at a time
     def memory_bytes(self) -> int: ...
-    def tier_counts(self) -> TierCounts | None: ...  # None if all rows stay in memory
-
-    def write_failure(self) -> str | None:
-        """Why rows that leave memory cannot be written to disk. They stay in memory, and writing is retried."""

@@ -6,8 +6,6 @@ turns the table's partitions into blocks.
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -17,15 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gearshift._core import RowPartSpec, RowTable
-from gearshift.embedding.cold_tier import (
-    LITTLE_MEMORY,
-    ColdTier,
-    TierFolder,
-    allow_many_files,
-    check_budget,
-    naming_disk_errors,
-)
-from gearshift.embedding.horizons import Horizons
+from gearshift.embedding.array_checks import check, check_ids, check_tables
+from gearshift.embedding.cold_tier import LITTLE_MEMORY, ColdTier, check_budget, naming_disk_errors
 from gearshift.embedding.row_files import (
     ANY_LAYOUT,
     FILE_BYTES,
@@ -36,9 +27,10 @@ from gearshift.embedding.row_files import (
     layout_of,
     link_files,
 )
-from gearshift.embedding.row_rules import COUNTS, SKETCH_BYTES, RowRule, RuleState, joined, saved
-from gearshift.embedding.store import Floats, Ids, RowBlock, RowPart, RowStack, Tables, TierCounts
-from gearshift.errors import warn
+from gearshift.embedding.row_rules import RowRule, RuleState, saved
+from gearshift.embedding.store import Floats, Ids, RowBlock, RowPart, RowStack, Tables
+from gearshift.embedding.table_lifetimes import TableLifetimes
+from gearshift.embedding.table_tier import TableTier
 
 RESTORING_THREADS = 4  # each reads and verifies one stack of files at a time
 
@@ -63,23 +55,13 @@ class MemoryStore:
         self.parts = tuple(parts)
         little_memory = tier is not None and tier.budget < LITTLE_MEMORY
         self._table = RowTable([_spec(part) for part in parts], seed & (2**64 - 1), portable, little_memory)
-        self.rules = tuple(rules)
-        if self.rules:
-            self._table.set_rules([rule.facts for rule in self.rules])
+        self.lifetimes = TableLifetimes(self._table, rules)
         self.width = self._table.width
         self.state_width = self._table.state_width
-        self._tier, self._must_open, self._opening = tier, tier is not None, threading.Lock()
+        self.tier: TableTier | None = None
         if tier is not None:
-            counts = any(rule.min_count > 1 for rule in self.rules)
-            check_budget(tier, self.width + self.state_width, SKETCH_BYTES if counts else 0)
-
-    @property
-    def budget(self) -> int | None:
-        return None if self._tier is None else self._tier.budget
-
-    @property
-    def tier_folder(self) -> Path | None:
-        return None if self._tier is None else self._tier.folder
+            check_budget(tier, self.width + self.state_width, self.lifetimes.sketch_bytes)
+            self.tier = TableTier(self._table, tier)
 
     def __len__(self) -> int:
         return len(self._table)
@@ -88,9 +70,9 @@ class MemoryStore:
         self, ids_U: Ids, out_UW: Floats | None = None, *, tables_U: Tables | None = None, threads: int = 1
     ) -> Floats:
         out_UW = self._rows_for(ids_U, out_UW)
-        _check_tables(tables_U, len(ids_U))
-        if self._must_open:
-            self._open_tier()
+        check_tables(tables_U, len(ids_U))
+        if self.tier is not None:
+            self.tier.open()
         with naming_disk_errors():
             self._table.pull(ids_U, tables_U, out_UW, threads)
         return out_UW
@@ -113,26 +95,26 @@ class MemoryStore:
         tables_U: Tables | None = None,
         threads: int = 1,
     ) -> None:
-        _check("ids", ids_U, np.int64, (None,))
-        _check("sums", sums_UW, np.float32, (len(ids_U), self.width))
-        _check("counts", counts_U, np.uint32, (len(ids_U),))
-        _check_tables(tables_U, len(ids_U))
+        check_ids(ids_U)
+        check("sums", sums_UW, np.float32, (len(ids_U), self.width))
+        check("counts", counts_U, np.uint32, (len(ids_U),))
+        check_tables(tables_U, len(ids_U))
         if not 0 <= step < 2**32:
             raise ValueError(f"step must be between 0 and 2**32, not {step}")
-        if self._must_open:
-            self._open_tier()
+        if self.tier is not None:
+            self.tier.open()
         with naming_disk_errors():
             self._table.push(ids_U, tables_U, sums_UW, counts_U, examples, step, lr_scale, threads)
 
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]:
-        _check("ids", ids_U, np.int64, (None,))
+        check_ids(ids_U)
         out_U = np.empty(len(ids_U), np.bool_)
         with naming_disk_errors():
             self._table.contains(ids_U, out_U)
         return out_U
 
     def erase(self, ids_U: Ids) -> int:
-        _check("ids", ids_U, np.int64, (None,))
+        check_ids(ids_U)
         with naming_disk_errors():
             return self._table.erase(ids_U)
 
@@ -143,15 +125,15 @@ class MemoryStore:
                 yield block
 
     def load(self, block: RowBlock) -> None:
-        _check("block.ids_U", block.ids_U, np.int64, (None,))
+        check("block.ids_U", block.ids_U, np.int64, (None,))
         rows = len(block.ids_U)
-        _check("block.weights_UW", block.weights_UW, np.float32, (rows, self.width))
-        _check("block.state_US", block.state_US, np.float32, (rows, self.state_width))
+        check("block.weights_UW", block.weights_UW, np.float32, (rows, self.width))
+        check("block.state_US", block.state_US, np.float32, (rows, self.state_width))
         for name in ("touches_U", "last_step_U", "updates_U"):
-            _check(f"block.{name}", getattr(block, name), np.uint32, (rows,))
-        _check_tables(block.tables_U, rows)
-        if self._must_open:
-            self._open_tier()
+            check(f"block.{name}", getattr(block, name), np.uint32, (rows,))
+        check_tables(block.tables_U, rows)
+        if self.tier is not None:
+            self.tier.open()
         self._table.load(
             block.ids_U,
             block.weights_UW,
@@ -165,96 +147,38 @@ class MemoryStore:
     def adopt(self, stacks: Sequence[RowStack]) -> bool:
         if any(layout_of(stack) == ANY_LAYOUT for stack in stacks):
             return False
-        if self._tier is not None and any(len(groups_of(stack)) > 1 for stack in stacks):
+        if self.tier is not None and any(len(groups_of(stack)) > 1 for stack in stacks):
             return False
-        if self._must_open:
-            self._open_tier()
+        if self.tier is not None:
+            self.tier.open()
         with ThreadPoolExecutor(RESTORING_THREADS) as threads:
             list(threads.map(self._adopt, stacks))
         return True
 
     def _adopt(self, stack: RowStack) -> None:
-        if self._tier is None:
+        if self.tier is None:
             self._table.load_files([str(file) for file in stack.files])
         else:
-            linked = link_files(stack.name, stack.files, self._tier_folder)
-            self._table.adopt_files([str(file) for file in linked.files])
+            self.tier.adopt(stack)
 
     def write_new_rows(self, file: Path, ids_U: Ids, touches_U: NDArray[np.uint32]) -> None:
         """Writes a file for `adopt` (for benchmarks): new rows of one group, with these numbers of occurrences."""
-        _check("ids", ids_U, np.int64, (None,))
+        check_ids(ids_U)
         self._table.write_new_rows(str(file), ids_U, touches_U)
 
     def cut(self) -> MemorySnapshot:
         return MemorySnapshot(
-            self._table, tiered=self._tier is not None, rules=self.rules, first_part=self.parts[0].width
+            self._table, self.tier is not None, self.lifetimes.rules, first_part=self.parts[0].width
         )
-
-    def move_horizons(self, horizons: Horizons) -> None:
-        if any(rule.expire for rule in self.rules):
-            steps = dict(horizons.steps)
-            self._table.move_horizons(horizons.mark, [steps.get(rule.period, 0) for rule in self.rules])
-
-    def restore_rules(self, states: Sequence[RuleState], of_shard: tuple[int, int] = (0, 1)) -> None:
-        if self.rules and states:
-            self._table.restore_rules(dict(joined(states, of_shard)))
-
-    def rule_counts(self) -> NDArray[np.uint64]:
-        return self._table.rule_counts() if self.rules else np.zeros((0, len(COUNTS)), np.uint64)
 
     def memory_bytes(self) -> int:
         return self._table.memory_bytes()
 
-    def prefetch(self, ids_U: Ids) -> None:
-        """Brings rows of the cold tier into memory, before they are pulled."""
-        _check("ids", ids_U, np.int64, (None,))
-        if self._tier is not None and not self._must_open:
-            with naming_disk_errors():
-                self._table.prefetch(ids_U)
-
-    def begin_chunk(self) -> None:
-        if self._tier is not None and not self._must_open:
-            self._table.begin_chunk()
-
-    def expect(self, ids_U: Ids) -> float:
-        _check("ids", ids_U, np.int64, (None,))
-        return 0.0 if self._tier is None or self._must_open else self._table.expect(ids_U)
-
-    def load_expected(self) -> bool:
-        with naming_disk_errors():
-            return self._tier is not None and not self._must_open and self._table.load_expected()
-
-    def tier_counts(self) -> TierCounts | None:
-        """None without a cold tier."""
-        return None if self._tier is None else TierCounts(**self._table.tier_counts())
-
-    def write_failure(self) -> str | None:
-        return None if self._tier is None else self._table.cold_write_failure() or None
-
-    def settle_tier(self) -> None:
-        """Waits until evicted rows are written and files are merged (for tests and benchmarks)."""
-        if self._tier is not None and not self._must_open:
-            self._table.settle_cold_tier()
-
-    def _open_tier(self) -> None:
-        """Opens the tier before the first row is made. Many processes have stores that stay empty."""
-        with self._opening:
-            if self._tier is None or not self._must_open:
-                return
-            if self._tier.notice:
-                warn(self._tier.notice)
-            folder = TierFolder(self._tier.folder)
-            self._tier_folder = folder.path
-            self._table.add_cold_tier(str(folder.path), self._tier.budget, self._tier.hot_rows)
-            weakref.finalize(self, _close_tier, self._table, folder)
-            allow_many_files()
-            self._must_open = False
-
     def _rows_for(self, ids_U: Ids, out_UW: Floats | None) -> Floats:
-        _check("ids", ids_U, np.int64, (None,))
+        check_ids(ids_U)
         if out_UW is None:
             return np.empty((len(ids_U), self.width), np.float32)
-        _check("out", out_UW, np.float32, (len(ids_U), self.width))
+        check("out", out_UW, np.float32, (len(ids_U), self.width))
         if not out_UW.flags.writeable:
             raise ValueError("out is read-only: pass a writable array")
         return out_UW
@@ -318,11 +242,6 @@ class MemorySnapshot:
         self.close()
 
 
-def _close_tier(table: RowTable, folder: TierFolder) -> None:
-    table.close_cold_tier()  # its thread writes no more files
-    folder.close()
-
-
 def _check_parts(parts: Sequence[RowPart]) -> None:
     if not parts:
         raise ValueError("a store needs at least one RowPart")
@@ -332,26 +251,6 @@ def _check_parts(parts: Sequence[RowPart]) -> None:
     for part in parts:
         if not 1 <= part.width <= 4096:
             raise ValueError(f"row part {part.name!r}: width must be 1 to 4096, not {part.width}")
-
-
-def _check(name: str, array: object, dtype: type[np.generic], shape: tuple[int | None, ...]) -> None:
-    """Raise a clear error for an array that the core would refuse."""
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"{name} must be a numpy array, not {type(array).__name__}")
-    if array.dtype != dtype:
-        raise TypeError(f"{name} must be {np.dtype(dtype)}, not {array.dtype}: use {name}.astype first")
-    if array.ndim != len(shape) or any(
-        w is not None and w != g for w, g in zip(shape, array.shape, strict=True)
-    ):
-        wanted = ", ".join("n" if w is None else str(w) for w in shape)
-        raise ValueError(f"{name} must have shape ({wanted}), not {array.shape}")
-    if not array.flags.c_contiguous:
-        raise ValueError(f"{name} must be C-contiguous: use np.ascontiguousarray({name})")
-
-
-def _check_tables(tables_U: Tables | None, rows: int) -> None:
-    if tables_U is not None:
-        _check("tables", tables_U, np.uint16, (rows,))
 
 
 def _spec(part: RowPart) -> RowPartSpec:

@@ -16,11 +16,11 @@ NAMES = tuple(field.name for field in fields(TierCounts))
 
 def tier_figures(stores: Iterable[RowStore]) -> dict[str, float]:
     """Empty if all rows stay in memory."""
-    tiers = [(store, count) for store in stores if (count := store.tier_counts()) is not None]
+    tiers = [store.tier for store in stores if store.tier is not None]
     if not tiers:
         return {}
-    total = asdict(reduce(operator.add, (count for _, count in tiers)))
-    unwritten = any(store.write_failure() is not None for store, _ in tiers)
+    total = asdict(reduce(operator.add, (tier.counts() for tier in tiers)))
+    unwritten = any(tier.write_failure() is not None for tier in tiers)
     return {**{PREFIX + name: value for name, value in total.items()}, UNWRITTEN: float(unwritten)}
 
 

@@ -94,7 +94,7 @@ class LocalEpoch(EpochHost):
                     torch.set_num_threads(threads)  # workers have changed the number of the whole process
         finally:
             self.replicas.fold()
-        self._tick()
+        self.clock.count()
         return not self.epoch.stopped
 
     def _threads_loop(self, workers: int) -> ThreadsLoop:

@@ -206,7 +206,7 @@ class Server:
     def move_horizons(self, horizons: Horizons) -> None:
         """Rows that have not been trained since do not exist any more, if their table has such a rule."""
         for store in self.stores:
-            store.move_horizons(horizons)
+            store.lifetimes.move_horizons(horizons)
 
     @torch.no_grad()
     def step_beside(

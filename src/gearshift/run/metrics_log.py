@@ -76,7 +76,8 @@ class MetricsLog:
 
     def _rule_counts(self, processes: Mapping[str, Mapping[str, float]]) -> RuleCounts:
         learner = self._training.learner
-        elsewhere = summed_rule_counts(processes.values(), [store.rules for store in learner.server.stores])
+        rules = [store.lifetimes.rules for store in learner.server.stores]
+        elsewhere = summed_rule_counts(processes.values(), rules)
         return (
             elsewhere if any(any(counts.values()) for counts in elsewhere.values()) else learner.rule_counts
         )

@@ -35,7 +35,7 @@ class StorageWatch:
 
     def _here(self) -> str | None:
         for store in _stores(self._training):
-            if (failure := store.write_failure()) is not None:
+            if store.tier and (failure := store.tier.write_failure()) is not None:
                 return _sentence(failure)
         return None
 

@@ -18,13 +18,30 @@ if TYPE_CHECKING:
     from gearshift.training.training import Training
 
 
+class TrainingClock:
+    """Counts the seconds of training, without evaluations and checkpoints, in `progress`."""
+
+    def __init__(self, training: Training) -> None:
+        self._training, self._mark = training, time.perf_counter()
+
+    def count(self) -> None:
+        """The time since the last call was training."""
+        now = time.perf_counter()
+        self._training.progress.seconds += now - self._mark
+        self._mark = now
+
+    def restart(self) -> None:
+        """The time since the last call was something else."""
+        self._mark = time.perf_counter()
+
+
 class EpochHost(ABC):
     """The host of one training's epochs. Engines override what they do differently."""
 
     def __init__(self, training: Training, observer: Observer) -> None:
         self.training, self.observer = training, observer
         self.before = training.moment
-        self.mark = time.perf_counter()
+        self.clock = TrainingClock(training)
         self._evaluation_due = False
 
     # Called by the engine
@@ -41,7 +58,7 @@ class EpochHost(ABC):
 
     def stepped(self) -> bool:
         training, progress, every = self.training, self.training.progress, self.training.plan.evaluation.every
-        self._tick()
+        self.clock.count()
         if every and progress.examples < training.total and every.due(self.before, training.moment):
             self._evaluation_due = True
         self._evaluate_if_due()
@@ -53,7 +70,8 @@ class EpochHost(ABC):
         proceed = wanted and not training.validation.out_of_patience
         if not proceed:
             self.note_position()  # for the last checkpoint, which is taken when the engine has ended
-        self.mark, self.before = time.perf_counter(), training.moment
+        self.clock.restart()
+        self.before = training.moment
         return proceed
 
     def end_epoch(self) -> bool:
@@ -88,11 +106,6 @@ class EpochHost(ABC):
     def note_position(self) -> None:
         """Updates `progress` with the open leases. This takes time, and only a checkpoint needs it."""
         self.training.progress.position, self.training.progress.open = self._position()
-
-    def _tick(self) -> None:
-        now = time.perf_counter()
-        self.training.progress.seconds += now - self.mark
-        self.mark = now
 
     # Requests from other threads
 

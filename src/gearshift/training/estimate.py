@@ -86,7 +86,7 @@ def estimate(training: Training) -> Estimate:
     )
     steps = training.total / training.plan.global_batch
     seconds = _step_seconds(learner, sample[:TIMED_STEPS]) * steps
-    folder = next((folder for store in learner.server.stores if (folder := store.tier_folder)), None)
+    folder = next((store.tier.folder for store in learner.server.stores if store.tier), None)
     if folder is None:
         return Estimate(sum(g.rows for g in growths), row_bytes, seconds, machine_memory())
     tier = estimate_tier(growths, folder)
@@ -110,7 +110,7 @@ def expected_growth(learner: Learner, sample: list[Batch], store: int, total: in
     group, of = learner.worker.groups[store], learner.server.stores[store]
     ids = [group.occurrences(batch) for batch in sample]
     seen, occurrences = sum(len(batch) for batch in sample), sum(map(len, ids))
-    floats, budget = of.width + of.state_width, of.budget or 0
+    floats, budget = of.width + of.state_width, of.tier.budget if of.tier else 0
     if not occurrences or not seen:
         return RowGrowth(0, 0.0, 0.0, max(1, total), floats, budget)
     whole = len(np.unique(np.concatenate(ids)))

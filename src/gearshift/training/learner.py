@@ -124,7 +124,7 @@ class Learner:
         """Of the stores that have a cold tier."""
         if self.tiers_elsewhere is not None:
             return [self.tiers_elsewhere]
-        return [count for store in self.server.stores if (count := store.tier_counts()) is not None]
+        return [store.tier.counts() for store in self.server.stores if store.tier is not None]
 
     @property
     def rule_counts(self) -> RuleCounts:
@@ -166,7 +166,7 @@ class Learner:
         self.server.stores = self._new_stores()
         for i, store in enumerate(self.server.stores):
             if trainable:
-                store.restore_rules(checkpoint.rules(f"{self.prefix}rows{i}"))
+                store.lifetimes.restore(checkpoint.rules(f"{self.prefix}rows{i}"))
             self._restore_rows(checkpoint, f"{self.prefix}rows{i}", store, trainable, keep)
         self.server.step = int(checkpoint.facts["step"])
 
@@ -208,7 +208,10 @@ class Learner:
         """The optimizers and their settings, which must be the same when training resumes from a checkpoint."""
         parts = [f"{p.name}[{p.width}] {p.optimizer}" for s in self.server.stores for p in s.parts]
         rules = [
-            f"rows {rule}" for s in self.server.stores for rule in s.rules if rule.is_gated or rule.expire
+            f"rows {rule}"
+            for s in self.server.stores
+            for rule in s.lifetimes.rules
+            if rule.is_gated or rule.expire
         ]
         return "; ".join([f"dense {self.server.optimizer}", *parts, *rules])
 

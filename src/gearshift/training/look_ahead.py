@@ -25,7 +25,7 @@ from gearshift.data.batch import Batch, Ids
 from gearshift.data.prefetch import prefetched
 from gearshift.embedding.cold_tier import LookAhead
 from gearshift.embedding.lookup import IndexedBatch, unique_ids
-from gearshift.embedding.store import RowStore
+from gearshift.embedding.store import DiskTier
 from gearshift.training.learner import Learner
 
 Chunk = deque[Batch]
@@ -46,31 +46,32 @@ class RowsAhead:
         return self._first.find(batch)
 
     def prefetch(self, indexed: IndexedBatch) -> None:
-        for store, ids_U in self._by_store(indexed.batch, indexed.ids):
-            store.prefetch(ids_U)
+        for tier, ids_U in self._by_tier(indexed.batch, indexed.ids):
+            tier.prefetch(ids_U)
 
     def begin_chunk(self) -> None:
-        for store in self._stores:
-            store.begin_chunk()
+        for tier in self._tiers:
+            tier.begin_chunk()
 
     def expect(self, batch: Batch) -> float:
         ids = unique_ids(batch, self._first.worker.groups)
-        return max(store.expect(ids_U) for store, ids_U in self._by_store(batch, ids))
+        return max((tier.expect(ids_U) for tier, ids_U in self._by_tier(batch, ids)), default=0.0)
 
     def load_expected(self) -> bool:
-        return any(store.load_expected() for store in self._stores)  # one store after another
+        return any(tier.load_expected() for tier in self._tiers)  # one store after another
 
     @property
-    def _stores(self) -> list[RowStore]:
-        return [store for learner in (self._first, *self._others) for store in learner.server.stores]
+    def _tiers(self) -> list[DiskTier]:
+        learners = (self._first, *self._others)
+        return [store.tier for learner in learners for store in learner.server.stores if store.tier]
 
-    def _by_store(self, batch: Batch, ids: tuple[Ids, ...]) -> list[tuple[RowStore, Ids]]:
+    def _by_tier(self, batch: Batch, ids: tuple[Ids, ...]) -> list[tuple[DiskTier, Ids]]:
         pairs = list(zip(self._first.server.stores, ids, strict=True))
         for other in self._others:
             same = other.worker.indexes_like(self._first.worker)
             theirs = ids if same else unique_ids(batch, other.worker.groups)
             pairs += zip(other.server.stores, theirs, strict=True)
-        return pairs
+        return [(store.tier, ids_U) for store, ids_U in pairs if store.tier is not None]
 
 
 def read_ahead(

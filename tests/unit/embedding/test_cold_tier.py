@@ -101,16 +101,16 @@ class Pair:
         assert len(self.plain) == len(self.tiered)
 
     def prefetch(self) -> None:
-        self.tiered.prefetch(self.ids())
+        self.tiered.tier.prefetch(self.ids())
 
     def expect(self) -> None:
         """Announces a few batches of the next chunk; other actions may come before their rows are loaded."""
-        self.tiered.begin_chunk()
+        self.tiered.tier.begin_chunk()
         for _ in range(3):
-            self.tiered.expect(self.ids())
+            self.tiered.tier.expect(self.ids())
 
     def load_expected(self) -> None:
-        self.tiered.load_expected()
+        self.tiered.tier.load_expected()
 
     def cut(self) -> None:
         """Rows change and move between the tiers while the cut is read."""
@@ -124,7 +124,7 @@ class Pair:
             assert assert_same(iter(left), iter([*first, *blocks])) == len(left)
 
     def settle(self) -> None:
-        self.tiered.settle_tier()
+        self.tiered.tier.settle()
 
     def save(self) -> None:
         """Rows change and move between the tiers while the cut is written as files."""
@@ -172,7 +172,7 @@ def test_rows_go_to_disk_and_come_back(tmp_path: Path, disk: str) -> None:
         pair.train()
     pair.settle()
     pair.look()
-    counts = pair.tiered.tier_counts()
+    counts = pair.tiered.tier.counts()
     assert counts is not None and counts.cold_rows > 10 * counts.hot_rows and counts.rows_read > 1000
     assert counts.hot_rows + counts.cold_rows == len(pair.plain)
     assert counts.merges > 0 and counts.space < 2.5
@@ -186,10 +186,10 @@ def test_a_row_of_zeros_is_a_row_and_an_erased_one_is_not(tmp_path: Path) -> Non
     births_UW = store.pull(ids_U).copy()
     ones_U = np.ones(len(ids_U), np.uint32)
     store.push(ids_U, births_UW, ones_U, examples=1, step=1)  # every weight becomes 0
-    store.settle_tier()
+    store.tier.settle()
     assert not store.pull(ids_U).any() and len(store) == 3000
     assert store.erase(ids_U[::2].copy()) == 1500
-    store.settle_tier()
+    store.tier.settle()
     np.testing.assert_array_equal(store.contains(ids_U), ids_U % 2 == 1)
     np.testing.assert_array_equal(store.pull(ids_U)[::2], births_UW[::2])
     assert not store.pull(ids_U)[1::2].any()
@@ -207,7 +207,7 @@ def test_no_update_is_lost_among_threads(tmp_path: Path, disk: str) -> None:
         try:
             for step in range(60):
                 ids_U = np.unique(random.integers(0, 2000, 400))
-                store.prefetch(random.permutation(2000)[:1000])
+                store.tier.prefetch(random.permutation(2000)[:1000])
                 store.pull(ids_U)
                 sums_UW = np.full((len(ids_U), 4), -1, np.float32)
                 store.push(ids_U, sums_UW, np.ones(len(ids_U), np.uint32), examples=1, step=step)
@@ -243,7 +243,7 @@ def filled(folder: Path) -> MemoryStore:
     store = tiered(folder, 1)
     for begin in range(0, 40_000, 4000):
         store.pull(np.arange(begin, begin + 4000))
-    store.settle_tier()
+    store.tier.settle()
     return store
 
 
@@ -306,7 +306,7 @@ def test_memory_stays_within_the_budget(tmp_path: Path, width: int) -> None:
     for begin in range(0, 600_000, 20_000):
         store.pull(np.arange(begin, begin + 20_000))
         assert store.memory_bytes() < 1.1 * budget
-    counts = store.tier_counts()
+    counts = store.tier.counts()
     assert counts is not None and counts.index_bytes > 400_000
 
 
@@ -474,6 +474,6 @@ def test_a_run_resumes_with_another_memory(tmp_path: Path, monkeypatch: pytest.M
         np.testing.assert_array_equal(scores[0], scores[-1])
 
 
-def test_a_store_without_a_tier_has_no_counts() -> None:
+def test_a_store_whose_rows_stay_in_memory_has_no_tier() -> None:
     store: RowStore = MemoryStore(PARTS, seed=1)
-    assert store.tier_counts() is None
+    assert store.tier is None

@@ -32,7 +32,7 @@ def add_one(store: MemoryStore, step: int) -> None:
 
 def wait_until_noticed(store: MemoryStore) -> str:
     end = time.monotonic() + 60
-    while (failure := store.write_failure()) is None and time.monotonic() < end:
+    while (failure := store.tier.write_failure()) is None and time.monotonic() < end:
         time.sleep(0.05)
     assert failure is not None
     return failure
@@ -42,7 +42,7 @@ def test_a_full_disk_loses_nothing_and_writing_goes_on_when_there_is_room(tmp_pa
     with small_disk(tmp_path / "disk") as disk:
         store = store_on(disk)
         add_one(store, 1)
-        assert store.write_failure() is None
+        assert store.tier.write_failure() is None
         disk.fill()
         add_one(store, 2)
         assert "cannot be written: No space left on device" in wait_until_noticed(store)
@@ -50,11 +50,11 @@ def test_a_full_disk_loses_nothing_and_writing_goes_on_when_there_is_room(tmp_pa
         np.testing.assert_array_equal(store.pull(np.arange(ROWS)), 2.0)
         disk.free()
         end = time.monotonic() + 60
-        while store.write_failure() is not None and time.monotonic() < end:
+        while store.tier.write_failure() is not None and time.monotonic() < end:
             time.sleep(0.05)
         add_one(store, 3)
-        store.settle_tier()
-        assert store.write_failure() is None and tier_figures([store])[UNWRITTEN] == 0.0
+        store.tier.settle()
+        assert store.tier.write_failure() is None and tier_figures([store])[UNWRITTEN] == 0.0
         np.testing.assert_array_equal(store.pull(np.arange(ROWS)), 3.0)
         del store
 
@@ -96,7 +96,7 @@ def test_a_merge_without_room_is_put_off(tmp_path: Path) -> None:
         store = store_on(disk)
         for step in range(1, 8):
             add_one(store, step)
-            if store.write_failure() is not None:
+            if store.tier.write_failure() is not None:
                 break
         np.testing.assert_array_equal(store.pull(np.arange(ROWS)), float(step))
         del store

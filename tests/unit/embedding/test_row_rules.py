@@ -107,7 +107,7 @@ class Trainer:
     def move_horizons(self) -> None:
         steps = (0, max(0, self.step - 5)), (1, max(0, self.step - 9))
         for store in self.stores:
-            store.move_horizons(Horizons(self.step + 1, steps))
+            store.lifetimes.move_horizons(Horizons(self.step + 1, steps))
 
     def assert_alike(self) -> None:
         first, *others = self.stores
@@ -115,7 +115,7 @@ class Trainer:
         assert len(first) == len(expected)
         for store in others:
             assert content(store) == expected and len(store) == len(expected)
-            assert np.array_equal(store.rule_counts(), first.rule_counts())
+            assert np.array_equal(store.lifetimes.counts(), first.lifetimes.counts())
             assert np.array_equal(store.contains(IDS), first.contains(IDS))
             assert np.array_equal(store.peek(IDS), first.peek(IDS))
 
@@ -143,7 +143,8 @@ def test_memory_and_shards_change_nothing(actions: list[str], seed: int) -> None
                 case "settle":
                     for store in trainer.stores:
                         for one in getattr(store, "shards", (store,)):
-                            one.settle_tier()
+                            if one.tier is not None:
+                                one.tier.settle()
                 case "erase":
                     some = np.ascontiguousarray(IDS[:: trainer.step % 50 + 20])
                     assert len({store.erase(some) for store in trainer.stores}) == 1
@@ -161,7 +162,7 @@ def test_an_id_gets_a_row_at_its_third_occurrence(tmp_path: Path, kind: str) -> 
         assert np.array_equal(store.pull(ids_U, tables_U=table_U), born)
     store.push(ids_U, np.ones((1, 5), np.float32), one_U, examples=1, step=3, tables_U=table_U)
     assert store.contains(ids_U)[0] and not np.array_equal(store.peek(ids_U), born)
-    assert store.rule_counts()[2].tolist() == [1, 2, 2, 0]
+    assert store.lifetimes.counts()[2].tolist() == [1, 2, 2, 0]
 
 
 def test_the_probability_of_admission_is_that_of_an_occurrence() -> None:
@@ -183,9 +184,9 @@ def test_a_row_expires_and_comes_back_as_a_new_one(tmp_path: Path) -> None:
         born, ones = store.peek(ids_U), np.ones((1, 5), np.float32)
         store.push(ids_U, ones, one_U, examples=1, step=10, tables_U=table_U)
         once = store.peek(ids_U)
-        store.move_horizons(Horizons(11, ((0, 0), (1, 0))))
+        store.lifetimes.move_horizons(Horizons(11, ((0, 0), (1, 0))))
         assert store.contains(ids_U)[0]
-        store.move_horizons(Horizons(20, ((0, 11), (1, 0))))
+        store.lifetimes.move_horizons(Horizons(20, ((0, 11), (1, 0))))
         assert not store.contains(ids_U)[0] and len(store) == 0 and not list(store.blocks())
         assert np.array_equal(store.pull(ids_U, tables_U=table_U), born)
         assert store.erase(ids_U) == 0
@@ -193,7 +194,7 @@ def test_a_row_expires_and_comes_back_as_a_new_one(tmp_path: Path) -> None:
         assert np.array_equal(store.peek(ids_U), once)  # not what was learned twice
         (block,) = store.blocks()
         assert (block.touches_U[0], block.last_step_U[0], block.updates_U[0]) == (1, 21, 1)
-        assert dict(zip(COUNTS, store.rule_counts()[4].tolist(), strict=True))["expired"] == 1
+        assert dict(zip(COUNTS, store.lifetimes.counts()[4].tolist(), strict=True))["expired"] == 1
 
 
 def test_a_row_that_has_ended_does_not_come_back_from_an_older_file(tmp_path: Path) -> None:
@@ -210,13 +211,13 @@ def test_a_row_that_has_ended_does_not_come_back_from_an_older_file(tmp_path: Pa
     while (np.linalg.norm(store.peek(ids_U)[:, :4], axis=1) > 0.4).any():
         step += 1
         store.push(ids_U, -large, ones_U, examples=1, step=step, tables_U=tables_U)
-    store.move_horizons(Horizons(step + 1, ((0, 0),)))
-    store.move_horizons(Horizons(step + 9, ((0, step + 1),)))
+    store.lifetimes.move_horizons(Horizons(step + 1, ((0, 0),)))
+    store.lifetimes.move_horizons(Horizons(step + 9, ((0, step + 1),)))
     assert len(store) == 0
     for later in range(300):  # sweeps
         other = np.array([10**12 + later])
         store.push(other, large[:1], ones_U[:1], examples=1, step=step + 10, tables_U=tables_U[:1])
-    store.settle_tier()
+    store.tier.settle()
     assert not store.contains(ids_U).any() and len(store) == 300
 
 
@@ -253,7 +254,7 @@ def test_a_checkpoint_continues_as_if_nothing_had_happened(
             checkpoint.write(folder / "saved", {}, {}, {"rows0": cut})
         opened = Checkpoint.open(folder / "saved")
         restored = store_of(kinds[1], folder / "b")
-        restored.restore_rules(opened.rules("rows0"))
+        restored.lifetimes.restore(opened.rules("rows0"))
         if not (stacks := opened.stacks("rows0")) or not restored.adopt(stacks):
             for block in opened.rows("rows0"):
                 restored.load(block)
@@ -270,5 +271,5 @@ def test_a_checkpoint_continues_as_if_nothing_had_happened(
 
 def test_a_store_without_rules_has_none() -> None:
     store = MemoryStore(PARTS, seed=3)
-    store.move_horizons(Horizons(5, ((0, 3),)))
-    assert store.rule_counts().shape == (0, len(COUNTS))
+    store.lifetimes.move_horizons(Horizons(5, ((0, 3),)))
+    assert store.lifetimes.counts().shape == (0, len(COUNTS))

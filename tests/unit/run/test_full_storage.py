@@ -31,7 +31,7 @@ class FillDisk(gs.Callback):
         (store,) = run.training.learner.server.stores
         store.pull(np.arange(1, 3001) << 40)  # rows leave memory for them, so that something must be written
         end = time.monotonic() + 60
-        while store.write_failure() is None and time.monotonic() < end:
+        while store.tier.write_failure() is None and time.monotonic() < end:
             time.sleep(0.05)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gearshift.engine.protocol.messages import To
+from gearshift.engine.protocol.messages import Give, Message, Pull, RelayRequest, To
+from gearshift.engine.protocol.replica_messages import Offer
 
 MISSED = 3  # ticks without a heartbeat, after which the other side is considered gone
 
@@ -20,6 +21,13 @@ class RelayLink:
     def to(self) -> To | None:
         """Where requests go; None: to the shards."""
         return None if self._number is None or self._silent > MISSED else To("relay", self._number)
+
+    def routed(
+        self, worker: int, to: To, message: Pull | Give | Offer, choices: str = ""
+    ) -> tuple[To, Message]:
+        """A message to a shard, by way of the relay if there is one; `choices` are those of an offer's replicas."""
+        relay = self.to
+        return (to, message) if relay is None else (relay, RelayRequest(worker, to.number, choices, message))
 
     def heard(self, relay: int) -> None:
         if relay == self._number:

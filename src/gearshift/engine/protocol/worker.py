@@ -31,7 +31,6 @@ from gearshift.engine.protocol.messages import (
     Pull,
     Rejoin,
     RelayAnswer,
-    RelayRequest,
     Report,
     Rows,
     Taken,
@@ -258,13 +257,12 @@ class WorkerRole:
         flat = None if replica is None else replica.flat
         self.state = "computing"
         self.job = Job(self._work.begin, answers, self._work.epoch, flat, self._place)
-        if self._work.ahead is not None:
-            self._prefetch(self._work, self._work.ahead)
-
-    def _prefetch(self, work: Assignment, ahead: ComingRange) -> None:
-        """While the worker computes: tells the shards which rows they will be asked for."""
-        for shard, wanted in enumerate(self._ids_ahead(work.begin, work.epoch, ahead)):
-            self.out.append((To("shard", shard), Prefetch(self.incarnation, self.number, wanted.ids)))
+        if (
+            self._work.ahead is not None
+        ):  # while the worker computes, the shards read the rows of its next lease
+            coming = self._ids_ahead(self._work.begin, self._work.epoch, self._work.ahead)
+            for shard, wanted in enumerate(coming):
+                self.out.append((To("shard", shard), Prefetch(self.incarnation, self.number, wanted.ids)))
 
     def _give(self) -> None:
         """Makes the step: the dense part here if there is a replica; the rest is sent to the shards."""
@@ -293,7 +291,7 @@ class WorkerRole:
         match self.state:
             case "joining":
                 self.out.append((COORDINATOR, Hello(self.number, self.boot)))
-            case "asking" if large or not self._reports_content:
+            case "asking" if large or not _reports_content(self._outcome):
                 head = self.incarnation, self.number, self.boot, self.request
                 self.out.append((COORDINATOR, Report(*head, self._outcome)))
                 return
@@ -306,18 +304,12 @@ class WorkerRole:
     def _routed(self, to: To, message: Message) -> tuple[To, Message]:
         """By way of the relay, if there is one and it can combine this message with those of other workers."""
         match message:
-            case Pull() | Give():
-                combined = self._place.relayed
-            case Offer():
-                combined = message.kind is not OfferKind.FORK
-            case _:
-                combined = False
-        if not combined or self._relay.to is None:
-            return to, message
-        assert isinstance(message, Pull | Give | Offer)
-        choices = self.replicas.held.plan.choices if isinstance(message, Offer) else ""
-        return self._relay.to, RelayRequest(self.number, to.number, choices, message)
+            case Pull() | Give() if self._place.relayed:
+                return self._relay.routed(self.number, to, message)
+            case Offer(kind=kind) if kind is not OfferKind.FORK:
+                return self._relay.routed(self.number, to, message, self.replicas.held.plan.choices)
+        return to, message
 
-    @property
-    def _reports_content(self) -> bool:
-        return isinstance(self._outcome, LeaseDone) and self._outcome.content is not None
+
+def _reports_content(outcome: Outcome | None) -> bool:
+    return isinstance(outcome, LeaseDone) and outcome.content is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -73,7 +72,8 @@ class TrainingAccounts(EpochHost):
                 if lost
                 else f"the run continues from {saved.path.name}; no steps have to be repeated"
             )
-        self.mark, self.before = time.perf_counter(), training.moment
+        self.clock.restart()
+        self.before = training.moment
         if self._rewinds:
             self._session.parts.last_save.cancel()
             self._session.process_manager.resize(training.workers)  # some workers may have been dismissed
@@ -92,12 +92,12 @@ class TrainingAccounts(EpochHost):
         self.training.replicas.note_counts()
 
     def shown(self) -> None:
-        self._tick()
+        self.clock.count()
         self.note_position()
         self._expect_velocity()
         self._evaluate_if_due()
         self._session.parts.saving.save_if_requested(self._ready_to_save)
-        self.mark = time.perf_counter()
+        self.clock.restart()
         self.handle_requests()
 
     def save_if_requested(self) -> None:
@@ -123,9 +123,10 @@ class TrainingAccounts(EpochHost):
         return False
 
     def passed(self, first_lease: int) -> bool:
-        self._tick()
+        self.clock.count()
         more = self.end_epoch()
-        self.mark, self.before = time.perf_counter(), self.training.moment
+        self.clock.restart()
+        self.before = self.training.moment
         if more:
             self.observer.began(first_lease)
         return more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.row_optimizers import may_zero_weights
-from gearshift.embedding.row_rules import COUNTS
+from gearshift.embedding.row_rules import COUNTS, RowRule
 from gearshift.embedding.sharded import IdPlacement
 from gearshift.embedding.store import RowStore
 from gearshift.engine.protocol.messages import Seen
@@ -68,13 +69,23 @@ class RemoteParameters:
         return rows_UW
 
 
+@dataclass(frozen=True)
+class RemoteLifetimes:
+    """The rules are applied on the shards, which report their counts among their metrics."""
+
+    rules: tuple[RowRule, ...]
+
+    def counts(self) -> NDArray[np.uint64]:
+        return np.zeros((len(self.rules), len(COUNTS)), np.uint64)
+
+
 class RemoteRows:
     """A read-only store whose rows are on the shards."""
 
     def __init__(self, store: RowStore, number: int, parameters: RemoteParameters) -> None:
         self.parts, self.width, self.state_width = store.parts, store.width, store.state_width
-        self.budget, self.tier_folder = store.budget, store.tier_folder
-        self.rules = store.rules
+        self.tier = None  # the tiers are on the shards, which report their own failures among their metrics
+        self.lifetimes = RemoteLifetimes(store.lifetimes.rules)
         self._number, self._parameters, self._unmoved = number, parameters, store
         self.size: Size = 0, 0  # rows and bytes in the newest checkpoint
 
@@ -83,16 +94,6 @@ class RemoteRows:
 
     def memory_bytes(self) -> int:
         return self.size[1]
-
-    def tier_counts(self) -> None:
-        """The tiers are on the shards."""
-
-    def write_failure(self) -> None:
-        """A shard reports its own among its metrics."""
-
-    def rule_counts(self) -> NDArray[np.uint64]:
-        """The rules are applied on the shards, which report their counts among their figures."""
-        return np.zeros((len(self.rules), len(COUNTS)), np.uint64)
 
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]:
         """Whether rows were trained: they differ from their first values.

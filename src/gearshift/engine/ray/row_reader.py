@@ -36,6 +36,7 @@ class RowReader:
                 Exception
             ):  # the pull of these rows meets the same error, and reports it
                 for store, ids_U in zip(server.stores, ids, strict=True):
-                    store.prefetch(ids_U)
+                    if store.tier is not None:
+                        store.tier.prefetch(ids_U)
             del server  # its memory must be free when another snapshot is loaded
             self._queue.task_done()

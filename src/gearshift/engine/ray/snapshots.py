@@ -167,7 +167,7 @@ def _rule_counts(learner: Learner, folder: Path, files: Mapping[str, Any]) -> Ru
         names = [name for name in files if name.startswith(f"rules{i}-")]
         states = [dict(_arrays(folder / name)) for name in names]
         if states:
-            counts |= counts_by_table(store.rules, sum(state["counts"].sum(0) for state in states))
+            counts |= counts_by_table(store.lifetimes.rules, sum(state["counts"].sum(0) for state in states))
     return counts
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from gearshift.engine.ray.session import CoordinatorSession
@@ -26,7 +25,7 @@ class TrainingRunner(CoordinatorRunner):
         if reason := session.process_manager.failure():
             raise UserError(reason)
         if not role.sessions:
-            self._accounts.mark = time.perf_counter()  # workers are starting: this is no training time
+            self._accounts.clock.restart()  # workers are starting: this is no training time
         session.use_relays()
         super().tick()
         for shard in role.shards.take_silent():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -19,18 +20,18 @@ def test_rows_that_were_prefetched_are_in_memory_when_they_are_pulled(tmp_path: 
     store = MemoryStore(PARTS, seed=3, tier=ColdTier(tmp_path, 1 << 20, hot_rows=4096))
     server.stores = (store,)
     first = [store.pull(ids[at : at + 1000]) for at in range(0, len(ids), 1000)]
-    store.settle_tier()
+    store.tier.settle()
     reader, cold = RowReader(), ids[:1000]
-    misses = store.tier_counts().misses
+    misses = store.tier.counts().misses
     reader.read(server, (cold,))
     reader.wait()
-    assert store.tier_counts().prefetched > 500
+    assert store.tier.counts().prefetched > 500
     assert np.array_equal(store.pull(cold), first[0])
-    assert store.tier_counts().misses - misses < 100, "they were read again"
+    assert store.tier.counts().misses - misses < 100, "they were read again"
 
 
 def test_a_request_that_finds_no_room_is_dropped() -> None:
-    class Stuck:
+    class StuckTier:
         def __init__(self) -> None:
             self.asked, self.go = 0, threading.Event()
 
@@ -39,13 +40,13 @@ def test_a_request_that_finds_no_room_is_dropped() -> None:
             self.asked += 1
             raise OSError("the disk is gone")
 
-    server, store, reader = whole_server(1), Stuck(), RowReader()
-    server.stores = (store,)
+    server, tier, reader = whole_server(1), StuckTier(), RowReader()
+    server.stores = (SimpleNamespace(tier=tier),)
     for _ in range(3 * WAITING):
         reader.read(server, (np.arange(3, dtype=np.int64),))
-    store.go.set()
+    tier.go.set()
     reader.wait()
-    assert 1 <= store.asked <= WAITING + 1  # an error ends nothing: the pull will meet it
+    assert 1 <= tier.asked <= WAITING + 1  # an error ends nothing: the pull will meet it
 
 
 def test_counts_of_several_shards_are_summed(tmp_path: Path) -> None:
@@ -53,5 +54,5 @@ def test_counts_of_several_shards_are_summed(tmp_path: Path) -> None:
     for store in stores:
         store.pull(np.arange(10, dtype=np.int64))
     total = summed_counts([tier_figures([store]) for store in stores] + [{"batches": 3.0}])
-    assert total == stores[0].tier_counts() + stores[1].tier_counts() and total.hot_rows == 20
+    assert total == stores[0].tier.counts() + stores[1].tier.counts() and total.hot_rows == 20
     assert summed_counts([tier_figures(whole_server(1).stores)]) is None

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import ray
@@ -107,7 +108,9 @@ class Supervisor:
         self._wanted = 0
         if not self._head_is_silent:
             is_local = self.newest_context.local is not None
-            self._head_is_silent = not end_in_time(self._end_all, self.membership.notify, is_local=is_local)
+            self._head_is_silent = not end_in_time(
+                partial(_end_all, self, self._plan), self.membership.notify, is_local=is_local
+            )
 
     # ---- for processes ----
 
@@ -188,18 +191,19 @@ class Supervisor:
         if place := self.table.places.get(who):
             threading.Thread(target=end_process, args=place, daemon=True).start()
 
-    def _end_all(self) -> None:
-        relays = {who for who in self.actors if who.role == "relay"}
-        for who in self.actors.keys() - relays:
-            self.end(who)
-        until = (
-            time.monotonic() + RELAY_SECONDS
-        )  # they end by themselves, and remove what they have on their machines
-        while relays & self.actors.keys() and time.monotonic() < until:
-            time.sleep(0.1)
-        for who in list(self.actors):
-            self.end(who)
-        end_members(self._plan)
+
+def _end_all(supervisor: Supervisor, plan: ProcessPlacement) -> None:
+    """Relays end by themselves when their workers are gone, and remove what they have on their machines."""
+    actors = supervisor.actors
+    relays = {who for who in actors if who.role == "relay"}
+    for who in actors.keys() - relays:
+        supervisor.end(who)
+    until = time.monotonic() + RELAY_SECONDS
+    while relays & actors.keys() and time.monotonic() < until:
+        time.sleep(0.1)
+    for who in list(actors):
+        supervisor.end(who)
+    end_members(plan)
 
 
 def end_in_time(end: Callable[[], None], notify: Callable[[str], None], *, is_local: bool) -> bool:

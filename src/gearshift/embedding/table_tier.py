@@ -1,0 +1,79 @@
+"""The `DiskTier` of a `MemoryStore`: opens the table's cold tier, and passes on what is known about coming ids."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from pathlib import Path
+
+from gearshift._core import RowTable
+from gearshift.embedding.array_checks import check_ids
+from gearshift.embedding.cold_tier import ColdTier, TierFolder, allow_many_files, naming_disk_errors
+from gearshift.embedding.row_files import link_files
+from gearshift.embedding.store import Ids, RowStack, TierCounts
+from gearshift.errors import warn
+
+
+class TableTier:
+    """`DiskTier` describes each method. Many processes have stores that stay empty, so the files of a tier are
+    opened before its first row is made."""
+
+    def __init__(self, table: RowTable, settings: ColdTier) -> None:
+        self.budget, self.folder = settings.budget, settings.folder
+        self._table, self._settings = table, settings
+        self._opening, self._files = threading.Lock(), Path()
+        self._is_open = False
+
+    def open(self) -> None:
+        if self._is_open:
+            return
+        with self._opening:
+            if self._is_open:
+                return
+            if self._settings.notice:
+                warn(self._settings.notice)
+            folder = TierFolder(self.folder)
+            self._files = folder.path
+            self._table.add_cold_tier(str(folder.path), self.budget, self._settings.hot_rows)
+            weakref.finalize(self, _close, self._table, folder)
+            allow_many_files()
+            self._is_open = True
+
+    def adopt(self, stack: RowStack) -> None:
+        """Takes over the rows of these files, which are linked into the folder of the tier."""
+        linked = link_files(stack.name, stack.files, self._files)
+        self._table.adopt_files([str(file) for file in linked.files])
+
+    def prefetch(self, ids_U: Ids) -> None:
+        check_ids(ids_U)
+        if self._is_open:
+            with naming_disk_errors():
+                self._table.prefetch(ids_U)
+
+    def begin_chunk(self) -> None:
+        if self._is_open:
+            self._table.begin_chunk()
+
+    def expect(self, ids_U: Ids) -> float:
+        check_ids(ids_U)
+        return self._table.expect(ids_U) if self._is_open else 0.0
+
+    def load_expected(self) -> bool:
+        with naming_disk_errors():
+            return self._is_open and self._table.load_expected()
+
+    def counts(self) -> TierCounts:
+        return TierCounts(**self._table.tier_counts())
+
+    def write_failure(self) -> str | None:
+        return self._table.cold_write_failure() or None
+
+    def settle(self) -> None:
+        """Waits until evicted rows are written and files are merged (for tests and benchmarks)."""
+        if self._is_open:
+            self._table.settle_cold_tier()
+
+
+def _close(table: RowTable, folder: TierFolder) -> None:
+    table.close_cold_tier()  # its thread writes no more files
+    folder.close()
