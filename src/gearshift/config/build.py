@@ -55,7 +55,7 @@ def start(
         return _launch(config, command, resume, init_from)
     prepared = build(config, resume=resume, init_from=init_from)
     needs = estimate(prepared.training)
-    refuse_too_large(needs, prepared.training)
+    refuse_too_large(needs, prepared.training, names_features=config.features is not None)
     folder = _open_folder(config, command, resume)
     with interrupts.held_back() as came, run_folder.failed_unless_started(folder):
         run_folder.write_config(folder, config, command)

@@ -1,4 +1,4 @@
-"""The memory of this machine, and how many bytes a value of the setting `memory` is on it."""
+"""The memory of this machine and of this process, and how many bytes a value of the setting `memory` is here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from gearshift.settings.units import Memory
 
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+OWN_STATUS = Path("/proc/self/status")
 
 
 def budget_bytes(memory: Memory) -> int:
@@ -20,6 +21,16 @@ def machine_memory(cgroups: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int:
     """The memory of this machine, or the limit of its container if that is smaller."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min((physical, *_limits(cgroups, own)))
+
+
+def resident_bytes(status: Path = OWN_STATUS) -> int:
+    """What this process has taken of the memory; 0 where the system does not tell."""
+    try:
+        lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+    except OSError:
+        return 0
+    kilobytes = lines.get("VmRSS", "").split()
+    return int(kilobytes[0]) * 1024 if kilobytes and kilobytes[0].isdigit() else 0
 
 
 def _limits(cgroups: Path, own: Path) -> Iterator[int]:

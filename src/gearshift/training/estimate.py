@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import copy
 import itertools
-import math
 import time
 from contextlib import closing
 from dataclasses import dataclass
 
-import numpy as np
-
 from gearshift.data.batch import Batch
-from gearshift.embedding.machine_memory import machine_memory
+from gearshift.embedding.machine_memory import machine_memory, resident_bytes
 from gearshift.errors import UserError
 from gearshift.settings.units import write_bytes
+from gearshift.training.admission_estimate import admitted_share, growth_of, propose_admission, tables_of
 from gearshift.training.learner import Learner
 from gearshift.training.tier_estimate import RowGrowth, TierEstimate, estimate_tier
 from gearshift.training.training import Training
@@ -25,19 +23,30 @@ from gearshift.training.worker import Worker
 
 SAMPLE = 65_536  # examples in the sample
 TIMED_STEPS = 4
-FREE_SHARE = 0.9  # of the memory: the rest is for data and the network
+FREE_SHARE = 0.9  # of the memory beside the process: the rest is for batches, the network, saving
 TIER_SHARE = 0.7  # of the memory, proposed for rows if the others go to disk
-PROCESS_BYTES = 1 << 30  # of a process without rows: libraries, data, a dense model
+PROCESS_BYTES = 1 << 30  # of a process in training, without rows: libraries, data, a dense model
+PROCESS_SHARE = 0.25  # of a machine with little memory, instead
 LEAST_PROPOSED = 64 << 20  # enough for any common model
 
 
 @dataclass(frozen=True)
 class Estimate:
     rows: int
-    row_bytes: int  # bytes of all rows
+    stores: tuple[int, ...]  # bytes of the rows of each store
     seconds: float
     memory: int  # bytes that may be used
+    process: int = 0  # of `memory`, what the process needs besides rows
     tier: TierEstimate | None = None  # rows beyond `memory` go to disk
+
+    @property
+    def row_bytes(self) -> int:
+        return sum(self.stores)
+
+    @property
+    def room(self) -> float:
+        """Bytes that rows may take if all of them stay in memory."""
+        return FREE_SHARE * max(0, self.memory - self.process)
 
     def text(self, training: Training) -> str:
         parts = training.learner.server.stores[0].parts if training.learner.server.stores else ()
@@ -78,21 +87,27 @@ def _tier_text(tier: TierEstimate | None) -> str:
 def estimate(training: Training) -> Estimate:
     """Reads the first examples; trains nothing and creates no row."""
     sample, learner = _sample(training), training.learner
-    total = training.total // training.plan.epochs
-    growths = [expected_growth(learner, sample, i, total) for i in range(len(learner.server.stores))]
-    row_bytes = sum(
+    growths = [expected_growth(training, sample, i) for i in range(len(learner.server.stores))]
+    stores = tuple(
         g.rows * bytes_per_row(s.width, s.state_width)
         for g, s in zip(growths, learner.server.stores, strict=True)
     )
     steps = training.total / training.plan.global_batch
     seconds = _step_seconds(learner, sample[:TIMED_STEPS]) * steps
     folder = next((store.tier.folder for store in learner.server.stores if store.tier), None)
+    rows = sum(g.rows for g in growths)
     if folder is None:
-        return Estimate(sum(g.rows for g in growths), row_bytes, seconds, machine_memory())
+        memory = machine_memory()
+        return Estimate(rows, stores, seconds, memory, process_bytes(memory, learner.row_bytes))
     tier = estimate_tier(growths, folder)
     if tier.reads_per_second:
         seconds = max(seconds, training.plan.epochs * tier.reads / tier.reads_per_second)
-    return Estimate(sum(g.rows for g in growths), row_bytes, seconds, sum(g.budget for g in growths), tier)
+    return Estimate(rows, stores, seconds, sum(g.budget for g in growths), tier=tier)
+
+
+def process_bytes(memory: int, of_rows: int) -> int:
+    """What this process has taken besides rows, which a resumed run has already, or will take if that is more."""
+    return max(resident_bytes() - of_rows, int(min(PROCESS_BYTES, PROCESS_SHARE * memory)))
 
 
 def bytes_per_row(width: int, state_width: int) -> int:
@@ -106,18 +121,15 @@ def _sample(training: Training) -> list[Batch]:
         return list(itertools.islice(batches, count))
 
 
-def expected_growth(learner: Learner, sample: list[Batch], store: int, total: int) -> RowGrowth:
+def expected_growth(training: Training, sample: list[Batch], store: int) -> RowGrowth:
+    learner, epochs = training.learner, training.plan.epochs
     group, of = learner.worker.groups[store], learner.server.stores[store]
-    ids = [group.occurrences(batch) for batch in sample]
-    seen, occurrences = sum(len(batch) for batch in sample), sum(map(len, ids))
+    ids, total = [group.occurrences(batch) for batch in sample], training.total // epochs
+    seen, occurrences = max(1, sum(map(len, sample))), sum(map(len, ids))
     floats, budget = of.width + of.state_width, of.tier.budget if of.tier else 0
-    if not occurrences or not seen:
-        return RowGrowth(0, 0.0, 0.0, max(1, total), floats, budget)
-    whole = len(np.unique(np.concatenate(ids)))
-    half = len(np.unique(np.concatenate(ids[: max(1, len(ids) // 2)])))
-    growth = 0.0 if len(ids) < 2 or half == 0 else max(0.0, min(1.0, math.log2(whole / half)))
-    rows = int(whole * max(1.0, total / seen) ** growth)
-    return RowGrowth(rows, growth, occurrences / seen, max(1, total), floats, budget)
+    growth = growth_of(ids, total / seen)
+    rows = int(growth.rows * admitted_share(group, sample, total / seen, epochs))
+    return RowGrowth(rows, growth.exponent, occurrences / seen, max(1, total), floats, budget)
 
 
 def _step_seconds(learner: Learner, sample: list[Batch]) -> float:
@@ -145,23 +157,38 @@ def size_text(size: int) -> str:
     return f"{size} B"
 
 
-def refuse_too_large(estimate: Estimate, training: Training) -> None:
-    if estimate.tier is not None or estimate.row_bytes <= FREE_SHARE * estimate.memory:
+def refuse_too_large(estimate: Estimate, training: Training, *, names_features: bool = False) -> None:
+    """`names_features`: the run has a config with `features`, which settings can name."""
+    if estimate.tier is not None or estimate.row_bytes <= estimate.room:
         return
     smaller = sum(
         estimate.rows * bytes_per_row(store.width, len(store.parts)) // len(training.learner.server.stores)
         for store in training.learner.server.stores
     )
     raise UserError(
-        f"needs about {size_text(estimate.row_bytes)} for {count_text(estimate.rows)} embedding rows "
-        f"({size_text(estimate.memory)} here). Options: optimizer.embeddings.name=rowwise_adagrad "
-        f"({size_text(smaller)}), a smaller model.dim, fewer id features, or memory={_proposed(estimate.memory)}: "
+        f"needs about {size_text(estimate.row_bytes)} for {count_text(estimate.rows)} embedding rows and "
+        f"{size_text(estimate.process)} for everything else ({size_text(estimate.memory)} here). Options: "
+        f"optimizer.embeddings.name=rowwise_adagrad ({size_text(smaller)}), a smaller model.dim, fewer id features, "
+        f"{_admission_text(estimate, training) if names_features else ''}or memory={_proposed(estimate)}: "
         "rows that do not fit go to disk"
     )
 
 
-def _proposed(memory: int) -> str | int:
+def _admission_text(estimate: Estimate, training: Training) -> str:
+    """`features[user_id].min_count=3 (ids that occur less often get no row: 12.1 GB), `, if that saves much."""
+    worker, epochs, sample = training.learner.worker, training.plan.epochs, _sample(training)
+    factor = training.total / epochs / max(1, sum(map(len, sample)))
+    tables = [tables_of(group, sample, factor, epochs) for group in worker.groups]
+    stores = list(zip(tables, estimate.stores, strict=True))
+    proposal = propose_admission(worker.schema, stores, epochs=epochs, room=estimate.room)
+    if proposal is None:
+        return ""
+    return f"{' '.join(proposal.settings)} (ids that occur less often get no row: {size_text(proposal.row_bytes)}), "
+
+
+def _proposed(estimate: Estimate) -> str | int:
     """A size that leaves room for everything else, in round numbers."""
-    size = int(min(TIER_SHARE * memory, max(memory - PROCESS_BYTES, memory / 4)))
+    memory = estimate.memory
+    size = int(min(TIER_SHARE * memory, max(memory - estimate.process, memory / 4)))
     unit = 1 << 30 if size >= 2 << 30 else 1 << 20
     return write_bytes(max(LEAST_PROPOSED, size // unit * unit))

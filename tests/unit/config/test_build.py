@@ -21,6 +21,7 @@ from gearshift.run import control_socket_server, ownership
 from gearshift.run import folder as run_folder
 from gearshift.run.local_run import Run
 from gearshift.training import estimate
+from gearshift.training.estimate import Estimate, refuse_too_large
 
 CSV = """\
 data: {{train: {train}, label: click, time: ts{more}}}
@@ -180,6 +181,56 @@ def test_too_little_memory_is_told_before_anything_is_written(
     with pytest.raises(UserError, match=proposal):
         start(configured(tmp_path), command="test")
     assert not (tmp_path / "runs").exists()
+
+
+def needs(rows: int, memory: int, process: int = 0) -> Estimate:
+    return Estimate(rows=rows // 100, stores=(rows,), seconds=1.0, memory=memory, process=process)
+
+
+def test_the_process_itself_needs_memory_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that fill 0.9 of the machine leave too little for everything else."""
+    training = build(configured(tmp_path)).training
+    machine = 4 << 30
+    monkeypatch.setattr(estimate, "machine_memory", lambda: machine)
+    monkeypatch.setattr(estimate, "resident_bytes", lambda: 300 << 20)
+    own = estimate.estimate(training).process
+    assert own == 1 << 30, "it has taken less so far, but will take more in training"
+    refuse_too_large(needs(int(0.65 * machine), machine, own), training)
+    sentence = r"needs about 3\.9 GB for .* rows and 1\.1 GB for everything else \(4\.3 GB here\)"
+    with pytest.raises(UserError, match=sentence):
+        refuse_too_large(needs(int(0.9 * machine), machine, own), training)
+    monkeypatch.setattr(estimate, "resident_bytes", lambda: 3 << 30)
+    own = estimate.estimate(training).process
+    assert own == (3 << 30) - training.learner.row_bytes
+    monkeypatch.setattr(type(training.learner), "row_bytes", 1 << 30)
+    assert estimate.estimate(training).process == 2 << 30, "a resumed run has its rows in memory already"
+    monkeypatch.setattr(estimate, "machine_memory", lambda: 1 << 30)
+    monkeypatch.setattr(estimate, "resident_bytes", lambda: 100 << 20)
+    assert estimate.estimate(training).process == 256 << 20, "a small machine has room for a small table"
+
+
+def test_too_little_memory_proposes_a_min_count_that_the_command_line_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "clicks.csv"
+    monkeypatch.setattr(estimate, "machine_memory", lambda: 100)
+    with pytest.raises(UserError) as few:
+        start(configured(tmp_path), command="test")
+    assert "min_count" not in str(few.value), "97 users come again and again"
+    once = "".join(f"{int(i % 3 == 0)},{1_700_000_000 + 600 * i},u{i},1\n" for i in range(600))
+    data.write_text("click,ts,user,price\n" + once)
+    with pytest.raises(UserError) as many:
+        start(load_config(tmp_path / "clicks.yaml"), command="test")
+    proposal = re.search(
+        r", (\S+) \(ids that occur less often get no row: [\d.]+ k?B\), or memory=", str(many.value)
+    )
+    assert proposal is not None and proposal[1] == "features[user].min_count=3"
+    config = load_config(tmp_path / "clicks.yaml", [proposal[1]])
+    assert config.features is not None and config.features[0].column().min_count == 3
+    without, with_it = (
+        estimate.estimate(build(one).training).rows for one in (load_config(tmp_path / "clicks.yaml"), config)
+    )
+    assert with_it < 0.2 * without, "the same message would come again"
 
 
 def test_rows_beyond_the_memory_go_to_the_storage_folder(tmp_path: Path) -> None:

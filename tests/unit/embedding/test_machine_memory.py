@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gearshift.embedding import machine_memory
-from gearshift.embedding.machine_memory import budget_bytes
+from gearshift.embedding.machine_memory import budget_bytes, resident_bytes
 
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -47,3 +47,10 @@ def test_a_share_is_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert budget_bytes(0.25) == 1000
     assert budget_bytes(1.0) == 4000
     assert budget_bytes(1) == 1
+
+
+def test_what_this_process_has_taken(tmp_path: Path) -> None:
+    (tmp_path / "status").write_text("Name:\tpython\nVmPeak:\t 9000 kB\nVmRSS:\t    2048 kB\n")
+    assert resident_bytes(tmp_path / "status") == 2 << 20
+    assert resident_bytes(tmp_path / "none") == 0
+    assert 10 << 20 < resident_bytes() < PHYSICAL
