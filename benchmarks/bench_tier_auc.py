@@ -101,7 +101,7 @@ def trained(
         )
         for batch in train.batches(options.batch):
             learner.step(learner.find(arm.change(batch)))
-        rows, cold = learner.rows, sum(count.cold_rows for count in learner.tier_counts)
+        rows, cold = learner.rows, learner.tier.counts.cold_rows if learner.tier else 0
         for batch in test.batches(4096):
             found = learner.find(arm.change(batch))
             measures.update(batch.labels_BT[:, 0], learner.predict(found)[:, 0])

@@ -79,7 +79,7 @@ class Side:
 
     def _settled(self) -> float:
         began, before = time.perf_counter(), -1
-        while (reads := sum(c.rows_read for c in self.learner.tier_counts)) != before:
+        while (reads := tier.counts.rows_read if (tier := self.learner.tier) else 0) != before:
             before = reads
             time.sleep(0.03)
         return max(0.0, time.perf_counter() - began - 0.06)

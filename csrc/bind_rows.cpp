@@ -165,7 +165,8 @@ void bind_table(nb::module_& m) {
              "little_memory"_a = false)
         .def_prop_ro("width", [](const RowTable& t) { return t.layout().width; })
         .def_prop_ro("state_width", [](const RowTable& t) { return t.layout().state_width; })
-        .def("add_cold_tier", &RowTable::add_cold_tier, "folder"_a, "budget_bytes"_a, "hot_rows"_a, NoGil())
+        .def("add_cold_tier", &RowTable::add_cold_tier, "folder"_a, "budget_bytes"_a, "hot_rows"_a,
+             "tables"_a = 0, NoGil())
         .def("prefetch", [](RowTable& t, Ids ids) { t.prefetch(span_of(ids)); }, "ids"_a.noconvert(), NoGil())
         .def("begin_chunk", &RowTable::begin_chunk, NoGil())
         .def("expect", [](RowTable& t, Ids ids) { return t.expect(span_of(ids)); }, "ids"_a.noconvert(), NoGil())
@@ -174,6 +175,12 @@ void bind_table(nb::module_& m) {
         .def("cold_write_failure", &RowTable::cold_write_failure, NoGil())
         .def("settle_cold_tier", &RowTable::settle_cold_tier, NoGil())
         .def("tier_counts", [](const RowTable& t) { return counts_by_name(t.tier_counts()); })
+        .def("lookups_by_table", [](const RowTable& t) {
+            const std::vector<TableLookups> by_table = t.lookups_by_table();
+            std::vector<uint64_t> counts;
+            for (const auto& [lookups, misses, loads] : by_table) counts.insert(counts.end(), {lookups, misses, loads});
+            return to_numpy(std::move(counts), {by_table.size(), 3});
+        })
         .def("__len__", &RowTable::size)
         .def("memory_bytes", &RowTable::memory_bytes, NoGil())
         .def("pull", [](RowTable& t, Ids ids, const std::optional<Tables>& tables, Matrix<float> out, uint32_t threads) {

@@ -72,7 +72,9 @@ void RowTable::prefetch(std::span<const int64_t> ids) {
 
 void RowTable::bring_in_ahead(std::span<const int64_t> ids, uint64_t flag) {
     const Marks marks{kReferenced | flag, 0};
-    prefetched_.fetch_add(each_resident_group(ids, 1, marks, [](Partition&, Item*, uint32_t) {}), std::memory_order_relaxed);
+    each_resident_group(ids, 1, marks, [](Partition&, Item*, uint32_t) {}, [this](std::span<const Item> missing) {
+        prefetched_.fetch_add(missing.size(), std::memory_order_relaxed);
+    });
 }
 
 }  // namespace gearshift

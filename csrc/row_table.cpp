@@ -130,12 +130,12 @@ std::size_t RowTable::memory_bytes() const {
 
 void RowTable::pull(std::span<const int64_t> ids, const uint16_t* tables_U, float* out_UW, uint32_t threads) {
     const PullCall call{layout_, shape_, seed_, /*create=*/!rules_, tables_U, out_UW};
-    const std::size_t misses =
-        each_resident_group(ids, threads, {kReferenced, 0}, [&](Partition& p, Item* items, uint32_t n) {
-            kernels_.pull(call, p, items, rules_ ? show_ended(p, items, n, out_UW) : n);
-        });
-    lookups_.fetch_add(ids.size(), std::memory_order_relaxed);
-    misses_.fetch_add(misses, std::memory_order_relaxed);
+    const auto work = [&](Partition& p, Item* items, uint32_t n) {
+        kernels_.pull(call, p, items, rules_ ? show_ended(p, items, n, out_UW) : n);
+    };
+    each_resident_group(ids, threads, {kReferenced, 0}, work, [&](std::span<const Item> missing) {
+        lookups_->add_pull(ids.size(), tables_U, missing);
+    });
 }
 
 void RowTable::peek(std::span<const int64_t> ids, float* out_UW, uint32_t threads) {

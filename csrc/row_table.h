@@ -26,6 +26,7 @@
 #include "row_memory.h"
 #include "row_partition.h"
 #include "row_rules.h"
+#include "table_lookups.h"
 
 namespace gearshift {
 
@@ -72,8 +73,8 @@ public:
 
     // From now on rows beyond `budget_bytes` go to files in `folder`, an empty folder. Call it once, on an empty table.
     // Returns the number of rows that stay in memory.
-    // `hot_rows` sets that number directly, if it is not 0.
-    std::size_t add_cold_tier(std::string folder, std::size_t budget_bytes, std::size_t hot_rows);
+    // `hot_rows` sets that number directly, if it is not 0. Lookups are counted for `tables` tables.
+    std::size_t add_cold_tier(std::string folder, std::size_t budget_bytes, std::size_t hot_rows, uint32_t tables = 0);
 
     void set_rules(std::vector<RowRule> by_table);  // of admission and expiry; before everything else
     std::vector<RuleCounts> rule_counts();    // by table
@@ -102,6 +103,7 @@ public:
     double expect(std::span<const int64_t> ids);  // the share of the memory for a chunk that its rows will take
     bool load_expected();                         // loads a part of them; false: there are no more
     TierCounts tier_counts() const;
+    std::vector<TableLookups> lookups_by_table() const { return lookups_ ? lookups_->by_table() : std::vector<TableLookups>(); }
     void settle_cold_tier() { cold_->settle(); }
     std::string cold_write_failure() const { return cold_ ? cold_->write_failure() : std::string(); }
     void close_cold_tier() { cold_->stop(); }  // before its folder is removed
@@ -124,6 +126,7 @@ public:
 
 private:
     using GroupWork = std::function<void(Partition&, Item*, uint32_t)>;
+    using MissingIds = std::function<void(std::span<const Item>)>;
 
     void each_group(std::span<const int64_t> ids, uint32_t threads, const GroupWork& work);
     void run_groups(Item* items, const uint32_t* begins, uint32_t first, uint32_t last, const GroupWork& work);
@@ -146,9 +149,10 @@ private:
     RowBlockData living(RowBlockData&& block, std::span<const uint32_t> horizons) const;
 
     // The cold tier (row_tier.cpp)
-    // Returns the number of ids that were not in memory.
     struct Missing;  // the missing rows of one partition
-    std::size_t each_resident_group(std::span<const int64_t> ids, uint32_t threads, Marks marks, const GroupWork& work);
+    // `note` is called with the ids that are not in memory, before they are brought in.
+    void each_resident_group(std::span<const int64_t> ids, uint32_t threads, Marks marks, const GroupWork& work,
+                             const MissingIds& note = [](std::span<const Item>) {});
     void each_split_group(std::span<const int64_t> ids, uint32_t threads, Marks marks, std::vector<Item>& missing,
                           const GroupWork& work);
     std::vector<Item> bring_in(std::vector<Item>& missing, Marks marks, const GroupWork& work);
@@ -187,7 +191,8 @@ private:
     RuleState cut_rules_;
     std::atomic<uint32_t> sweeping_{0}, sweep_at_{0};  // partitions to be swept, and the next one
 
-    std::unique_ptr<ColdTier> cold_;  // null: all rows stay in memory
+    std::unique_ptr<LookupCounts> lookups_;  // it and the next are null if all rows stay in memory
+    std::unique_ptr<ColdTier> cold_;
     std::size_t hot_bytes_ = 0;       // for rows in memory and the index of the files
     uint32_t fixed_quota_ = 0;        // rows of a partition in memory; 0: as many as fit
     std::array<ColdView, kColdGroups> cut_views_;
@@ -195,7 +200,7 @@ private:
     uint32_t chunk_ = 0;              // the one that is expected has an even or an odd number
     std::array<std::vector<int64_t>, kColdGroups> expected_;  // ids that are not in memory
     std::atomic<std::size_t> expected_ids_{0};
-    std::atomic<uint64_t> lookups_{0}, misses_{0}, prefetched_{0}, evicted_{0}, written_back_{0}, retries_{0};
+    std::atomic<uint64_t> prefetched_{0}, evicted_{0}, written_back_{0}, retries_{0};
 };
 
 }  // namespace gearshift

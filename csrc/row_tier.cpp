@@ -37,11 +37,12 @@ uint32_t leaving_rows(uint32_t quota) { return std::max(quota / kPieceShare, std
 
 }  // namespace
 
-std::size_t RowTable::add_cold_tier(std::string folder, std::size_t budget_bytes, std::size_t hot_rows) {
+std::size_t RowTable::add_cold_tier(std::string folder, std::size_t budget_bytes, std::size_t hot_rows, uint32_t tables) {
     if (cold_ || size()) throw std::invalid_argument("a cold tier is added once, to an empty table");
     const std::size_t buffers = std::min(budget_bytes / kBufferShare, kMostBufferBytes);
     hot_bytes_ = budget_bytes - buffers;
     fixed_quota_ = static_cast<uint32_t>((hot_rows + kPartitions - 1) / kPartitions);
+    lookups_ = std::make_unique<LookupCounts>(tables);
     cold_ = std::make_unique<ColdTier>(std::move(folder), file_shape(), buffers);
     if (rules_ && rules_->any_expires()) cold_->drop_ended([this](const std::byte* record) { return is_over(record); });
     for (Partition& partition : partitions_) partition.birth_flags = kDirty | kReferenced;
@@ -70,14 +71,14 @@ uint32_t RowTable::quota() const {
     return static_cast<uint32_t>(std::clamp<std::size_t>(rows, 1, uint32_t{1} << 30));
 }
 
-std::size_t RowTable::each_resident_group(std::span<const int64_t> ids, uint32_t threads, Marks marks, const GroupWork& work) {
-    if (!cold_) return each_group(ids, threads, work), 0;
+void RowTable::each_resident_group(std::span<const int64_t> ids, uint32_t threads, Marks marks, const GroupWork& work,
+                                   const MissingIds& note) {
+    if (!cold_) return each_group(ids, threads, work);
     std::vector<Item> missing;
     each_split_group(ids, threads, marks, missing, work);
-    const std::size_t misses = missing.size();
+    note(missing);
     for (int tries = 0; !missing.empty() && tries < kOptimisticTries; ++tries) missing = bring_in(missing, marks, work);
     if (!missing.empty()) bring_in_locked(missing, marks, work);
-    return misses;
 }
 
 // Works on the rows in memory and marks them; the other ids are added to `missing`.
@@ -214,7 +215,9 @@ void RowTable::work_on_fetched(Partition& partition, std::span<Item> items, cons
         if (uint64_t* place = partition.find_place(items[i].id, items[i].home)) {
             *place = marks.on(*place);
         } else if (found[i]) {
-            unpack(records, shape_.at(partition.insert(items[i].id, items[i].home)));
+            const RowAt row = shape_.at(partition.insert(items[i].id, items[i].home));
+            unpack(records, row);
+            lookups_->add_load(row.meta().table);
             uint64_t& inserted = *partition.find_place(items[i].id, items[i].home);
             inserted = (inserted & ~kRowFlags) | kStored | marks.set;
             partition.cold_only.fetch_sub(1, std::memory_order_relaxed);
@@ -309,7 +312,11 @@ TierCounts RowTable::tier_counts() const {
         counts.cold_rows += partition.cold_only.load(std::memory_order_relaxed);
     }
     if (rules_ && rules_->any_expires()) counts.cold_rows = size() > counts.hot_rows ? size() - counts.hot_rows : 0;
-    counts.lookups = lookups_, counts.misses = misses_, counts.prefetched = prefetched_, counts.evicted = evicted_;
+    for (const TableLookups& of_table : lookups_by_table()) {
+        counts.lookups += of_table.lookups;
+        counts.misses += of_table.misses;
+    }
+    counts.prefetched = prefetched_, counts.evicted = evicted_;
     counts.written_back = written_back_, counts.retries = retries_;
     if (cold_) counts.disk = cold_->counts();
     return counts;

@@ -34,3 +34,7 @@ def test_most_rows_on_disk_are_in_memory_before_they_are_pulled(
     tier = disk.report["tier"]
     assert tier["misses"] and tier["prefetched"] > 1000, tier
     assert here.report["tier"] is None
+    tables = tier["tables"].values()
+    assert {name for table in tables for name in table["features"]} == {f.name for f in data.schema.fields}
+    assert sum(table["lookups"] for table in tables) == tier["lookups"]
+    assert sum(table["misses"] for table in tables) == tier["misses"]

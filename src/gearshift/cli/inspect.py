@@ -86,6 +86,24 @@ def tier_lines(tier: dict[str, Any], examples: int | None) -> Iterator[str]:
         f"disk      {tier['reads'] / examples:.2f} reads of {each} per example, "
         f"{tier['rows_read'] / tier['reads']:.2f} rows per read; {terminal.size(tier['bytes_written'])} written"
     )
+    if any(counts["loads"] for counts in tier.get("tables", {}).values()):
+        yield lookup_table(tier["tables"])
+
+
+def lookup_table(tables: dict[str, Any]) -> str:
+    """How many rows of each table batches asked for, and where they were; without those that no row was read for."""
+    heads = ("rows of", "asked for", "in memory", "read from disk")
+    rows = [
+        (
+            terminal.features(counts["features"]),
+            terminal.count(counts["lookups"]),
+            terminal.percent(counts["hit_rate"]),
+            terminal.count(counts["loads"]),
+        )
+        for counts in sorted(tables.values(), key=lambda counts: -counts["loads"])
+        if counts["loads"]
+    ]
+    return terminal.table(heads, rows, right="lrrr", indent=len("disk      "))
 
 
 def _short(value: Any) -> str:

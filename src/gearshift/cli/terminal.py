@@ -62,6 +62,11 @@ def ago(seconds: float) -> str:
     return "just now"
 
 
+def features(names: Sequence[str]) -> str:
+    """item, history: the features whose rows are in one table."""
+    return ", ".join(names) or "(unknown)"
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: str = "", indent: int = 0) -> str:
     """Columns two spaces apart. Columns with the letter `r` in `right` are right-aligned."""
     lines = [list(heads), *(list(row) for row in rows)]

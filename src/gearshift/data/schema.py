@@ -249,6 +249,10 @@ class Schema:
         shared = None if isinstance(feature, Bucketized) else feature.share_embedding
         return shared or feature.name
 
+    def users_of(self, table: str) -> list[str]:
+        """The names of the features whose rows are in this table."""
+        return [feature.name for feature in self.fields if self.table(feature) == table]
+
     def row_width(self, feature: Field, dim: int) -> int:
         """The width of its rows: `dim` of the feature or of the model. Shared tables have the width of their owner."""
         owner = next((f for f in self.fields if f.name == self.table(feature)), feature)

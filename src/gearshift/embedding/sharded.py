@@ -26,9 +26,11 @@ from gearshift.embedding.store import (
     RowStack,
     RowStore,
     StoreSnapshot,
+    TableLookups,
     Tables,
     TierCounts,
 )
+from gearshift.embedding.tier_figures import summed_lookups
 
 
 class IdPlacement:
@@ -146,6 +148,9 @@ class ShardedTier:
 
     def counts(self) -> TierCounts:
         return reduce(operator.add, (tier.counts() for tier in self._tiers))
+
+    def lookups(self) -> dict[str, TableLookups]:
+        return summed_lookups(tier.lookups() for tier in self._tiers)
 
     def write_failure(self) -> str | None:
         return next((why for tier in self._tiers if (why := tier.write_failure()) is not None), None)

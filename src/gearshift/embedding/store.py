@@ -121,6 +121,22 @@ class TierCounts:
         return {name: getattr(self, name) for name in names}
 
 
+@dataclass(frozen=True)
+class TableLookups:
+    """What batches asked of one table in a store with a cold tier, and what came back from there."""
+
+    lookups: int  # ids in pulls
+    misses: int  # of these, the ones that were not in memory at that moment; new ids included
+    loads: int  # rows that came back to memory, for a batch or ahead of it
+
+    def __add__(self, other: TableLookups) -> TableLookups:
+        return TableLookups(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def ratios(self) -> dict[str, float]:
+        asked = max(1, self.lookups)
+        return {"hit_rate": 1 - self.misses / asked, "loads_per_lookup": self.loads / asked}
+
+
 @runtime_checkable
 class StoreSnapshot(Protocol):
     """The store at the time of `cut()`, while training continues. It is read once and then closed."""
@@ -154,6 +170,9 @@ class DiskTier(Protocol):
 
     def load_expected(self) -> bool: ...  # brings some of these rows into memory; False: none are left
     def counts(self) -> TierCounts: ...
+    def lookups(
+        self,
+    ) -> dict[str, TableLookups]: ...  # by the name of the table; "" for ids of unknown tables
 
     def write_failure(self) -> str | None:
         """Why rows that leave memory cannot be written to disk. They stay in memory, and writing is retried."""

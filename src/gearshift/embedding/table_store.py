@@ -46,10 +46,12 @@ class MemoryStore:
         portable: bool = False,
         tier: ColdTier | None = None,
         rules: Sequence[RowRule] = (),
+        tables: Sequence[str] = (),
     ) -> None:
         """`portable` disables AVX2, with the same results (for tests). Without a `tier` all rows stay in memory.
 
-        `rules` are those of admission and expiry, by the number of a table; with any, pulls create no rows.
+        `rules` are those of admission and expiry, by the number of a table; with any, pulls create no rows. `tables`
+        are the names of the tables, by their numbers from 1, for the figures of the tier.
         """
         _check_parts(parts)
         self.parts = tuple(parts)
@@ -61,7 +63,7 @@ class MemoryStore:
         self.tier: TableTier | None = None
         if tier is not None:
             check_budget(tier, self.width + self.state_width, self.lifetimes.sketch_bytes)
-            self.tier = TableTier(self._table, tier)
+            self.tier = TableTier(self._table, tier, tables)
 
     def __len__(self) -> int:
         return len(self._table)

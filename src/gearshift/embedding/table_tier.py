@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 from gearshift._core import RowTable
 from gearshift.embedding.array_checks import check_ids
 from gearshift.embedding.cold_tier import ColdTier, TierFolder, allow_many_files, naming_disk_errors
 from gearshift.embedding.row_files import link_files
-from gearshift.embedding.store import Ids, RowStack, TierCounts
+from gearshift.embedding.store import MOST_TABLES, Ids, RowStack, TableLookups, TierCounts
 from gearshift.errors import warn
 
 
@@ -18,9 +19,10 @@ class TableTier:
     """`DiskTier` describes each method. Many processes have stores that stay empty, so the files of a tier are
     opened before its first row is made."""
 
-    def __init__(self, table: RowTable, settings: ColdTier) -> None:
+    def __init__(self, table: RowTable, settings: ColdTier, tables: Sequence[str] = ()) -> None:
+        """`tables` are the names of the tables whose rows are in the store, by their numbers from 1."""
         self.budget, self.folder = settings.budget, settings.folder
-        self._table, self._settings = table, settings
+        self._table, self._settings, self._tables = table, settings, tuple(tables[:MOST_TABLES])
         self._opening, self._files = threading.Lock(), Path()
         self._is_open = False
 
@@ -34,7 +36,9 @@ class TableTier:
                 warn(self._settings.notice)
             folder = TierFolder(self.folder)
             self._files = folder.path
-            self._table.add_cold_tier(str(folder.path), self.budget, self._settings.hot_rows)
+            self._table.add_cold_tier(
+                str(folder.path), self.budget, self._settings.hot_rows, len(self._tables)
+            )
             weakref.finalize(self, _close, self._table, folder)
             allow_many_files()
             self._is_open = True
@@ -64,6 +68,12 @@ class TableTier:
 
     def counts(self) -> TierCounts:
         return TierCounts(**self._table.tier_counts())
+
+    def lookups(self) -> dict[str, TableLookups]:
+        if not self._is_open:
+            return {}
+        named = zip(("", *self._tables), self._table.lookups_by_table().tolist(), strict=True)
+        return {table: TableLookups(*counts) for table, counts in named if any(counts)}
 
     def write_failure(self) -> str | None:
         return self._table.cold_write_failure() or None

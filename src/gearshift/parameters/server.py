@@ -98,7 +98,9 @@ def make_stores(
     def store(group: FieldGroup, size: int) -> RowStore:
         part = tier and tier.share(size / sum(sizes))
         made = [
-            MemoryStore(row_parts(group, needs, rows), seed=seed, tier=part, rules=group.rules)
+            MemoryStore(
+                row_parts(group, needs, rows), seed=seed, tier=part, rules=group.rules, tables=group.tables
+            )
             for _ in range(shards)
         ]
         return made[0] if shards == 1 else ShardedStore(made)

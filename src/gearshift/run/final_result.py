@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gearshift.data.dataset import Dataset
-from gearshift.embedding.store import TierCounts
+from gearshift.embedding.tier_figures import TierSummary
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.run import folder as run_folder
 from gearshift.run.health import Health
@@ -35,12 +35,12 @@ class FinalResult:
         self._engine = engine
         self.last_evaluation: Evaluation | None = None
         self.data_warning: str | None = None  # about how the validation data were cut
-        self._tier: list[TierCounts] | None = None
+        self._tier: TierSummary | None = None
 
     def note_tier(self) -> None:
         """The training has ended: keeps the figures of its tiers, before other rows are loaded for evaluations."""
         if self._tier is None:
-            self._tier = self._training.learner.tier_counts
+            self._tier = self._training.learner.tier
 
     @property
     def needs_parameters(self) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gearshift.embedding.rule_figures import RuleCounts, rule_totals, summed_rule_counts
-from gearshift.embedding.tier_figures import summed_counts
+from gearshift.embedding.tier_figures import summary_of
 from gearshift.optim.trust_figures import from_figures, trust_figures
 from gearshift.run import folder as run_folder
 from gearshift.run.health import Health
@@ -100,7 +100,12 @@ class MetricsLog:
         return (progress.examples - examples) / (progress.seconds - seconds)
 
 
-def _tier_ratios(processes: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Hit rate, space and write amplification of the disk tiers of all shards together."""
-    total = summed_counts(processes.values())
-    return {} if total is None else {f"tier_{name}": value for name, value in total.ratios().items()}
+def _tier_ratios(processes: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Hit rate, space and write amplification of the disk tiers of all shards together, and hit rates by table."""
+    tier = summary_of(processes.values())
+    if tier is None:
+        return {}
+    by_table = {table: lookups.ratios()["hit_rate"] for table, lookups in tier.tables.items()}
+    return {f"tier_{name}": value for name, value in tier.counts.ratios().items()} | {
+        "tier_hit_rates": by_table
+    }

@@ -85,6 +85,11 @@ TIER_GAUGES = {
     "tier_index_bytes": "Memory for fences and filters of the row files.",
     "tier_unwritten": "1 while rows cannot be written to disk.",
 }
+TABLE_COUNTERS = {  # of one table: the figure tier/lookups/TABLE is a sample of the first
+    "tier/lookups": "Distinct ids of this table that batches pulled from a store with a disk tier.",
+    "tier/misses": "Of these, the ones without a row in memory; new ids included.",
+    "tier/loads": "Rows of this table read from disk, for a batch or ahead of it.",
+}
 COUNTERS |= TIER_COUNTERS
 GAUGES |= TIER_GAUGES
 
@@ -104,7 +109,20 @@ def text(run: str, status: Any, processes: Processes) -> str:
             if key in figures
         ]
         lines += _head(name, kind, help_) + samples if samples else []
+    for key, help_ in TABLE_COUNTERS.items():
+        lines += _by_table(run, key, help_, processes)
     return "\n".join(lines) + "\n"
+
+
+def _by_table(run: str, key: str, help_: str, processes: Processes) -> list[str]:
+    name = f"{key.replace('/', '_table_')}_total"
+    samples = [
+        f"gearshift_{name}{_labels(run, who, table=figure.removeprefix(f'{key}/'))} {_number(value)}"
+        for who, figures in processes.items()
+        for figure, value in figures.items()
+        if figure.startswith(f"{key}/")
+    ]
+    return _head(name, "counter", help_) + samples if samples else []
 
 
 def state_text(run: str, state: str) -> str:
@@ -130,9 +148,10 @@ def _head(name: str, kind: str, help_: str) -> list[str]:
     return [f"# HELP gearshift_{name} {help_}", f"# TYPE gearshift_{name} {kind}"]
 
 
-def _labels(run: str, who: str) -> str:
+def _labels(run: str, who: str, **others: str) -> str:
     role, _, number = who.rpartition("-")
-    return f'{{run="{_escaped(run)}",role="{_escaped(role)}",number="{_escaped(number)}"}}'
+    labels = {"run": run, "role": role, "number": number, **others}
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
 
 
 def _escaped(value: str) -> str:

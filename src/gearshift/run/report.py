@@ -6,17 +6,15 @@ Durations in seconds, sizes in bytes. Keys are a contract: add, never rename.
 from __future__ import annotations
 
 import math
-import operator
 import resource
 from dataclasses import asdict
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from gearshift.data.readers.bad_lines import lines_lost
 from gearshift.data.schema import Schema
 from gearshift.embedding.rule_figures import rules_line
-from gearshift.embedding.store import TierCounts
+from gearshift.embedding.tier_figures import TierSummary
 from gearshift.metrics import Metric, day_name
 from gearshift.metrics.measures import SHOWN
 from gearshift.metrics.warning_rules import Scored, one_label, too_good, warnings_of
@@ -36,7 +34,7 @@ def report(
     engine: str,
     seconds: float,
     data_warning: str | None = None,
-    tier: list[TierCounts] | None = None,
+    tier: TierSummary | None = None,
 ) -> dict[str, Any]:
     """`steps` is the number of steps made; the parameters may be those of an earlier step that scored best.
 
@@ -84,7 +82,7 @@ def report(
         "plain_steps": progress.plain_steps,
         "embedding_rows": learner.rows,
         "embedding_bytes": learner.row_bytes,
-        "tier": tier_report(learner.tier_counts if tier is None else tier),
+        "tier": tier_report(tier or learner.tier, learner.schema),
         "row_rules": learner.rule_counts,  # by table: what was admitted, refused and expired
         "skipped_lines": lines_lost(training.train.skipped),
         "unseen_ids": dict(valid.unseen) if valid else {},  # by field: the share of examples with a new id
@@ -93,12 +91,15 @@ def report(
     }
 
 
-def tier_report(counts: list[TierCounts]) -> dict[str, Any] | None:
-    """Rows in memory and on disk, or None if there is no disk tier."""
-    if not counts:
+def tier_report(tier: TierSummary | None, schema: Schema) -> dict[str, Any] | None:
+    """Rows in memory and on disk, and the lookups of each table; None if there is no disk tier."""
+    if tier is None:
         return None
-    total = reduce(operator.add, counts)
-    return asdict(total) | total.ratios()
+    tables = {
+        table: {"features": schema.users_of(table), **asdict(lookups), **lookups.ratios()}
+        for table, lookups in tier.tables.items()
+    }
+    return asdict(tier.counts) | tier.counts.ratios() | {"tables": tables}
 
 
 def _tasks(schema: Schema, evaluation: Evaluation) -> dict[str, dict[str, Any]]:

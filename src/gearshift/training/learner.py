@@ -20,8 +20,9 @@ from gearshift.data.batch import Batch, Floats
 from gearshift.embedding.cold_tier import ColdTier
 from gearshift.embedding.lookup import IndexedBatch, find
 from gearshift.embedding.rule_figures import RuleCounts, rule_counts
-from gearshift.embedding.store import RowBlock, RowPart, RowStore, StoreSnapshot, TierCounts
+from gearshift.embedding.store import RowBlock, RowPart, RowStore, StoreSnapshot
 from gearshift.embedding.table_store import MemoryStore
+from gearshift.embedding.tier_figures import TierSummary, tier_summary
 from gearshift.errors import UserError
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout
@@ -85,7 +86,7 @@ class Learner:
             threads=worker.threads,
         )
         # Of the shards, where rows are in other processes:
-        self.tiers_elsewhere: TierCounts | None = None
+        self.tiers_elsewhere: TierSummary | None = None
         self.rules_elsewhere: RuleCounts | None = None
         self.layout = ShardLayout.of(shards, len(flat), flat.offsets, together=dense.clip_norm is not None)
 
@@ -120,11 +121,9 @@ class Learner:
         return sum(len(store) for store in self.server.stores)
 
     @property
-    def tier_counts(self) -> list[TierCounts]:
-        """Of the stores that have a cold tier."""
-        if self.tiers_elsewhere is not None:
-            return [self.tiers_elsewhere]
-        return [store.tier.counts() for store in self.server.stores if store.tier is not None]
+    def tier(self) -> TierSummary | None:
+        """What the disk tiers of its stores did; None if all rows stay in memory."""
+        return tier_summary(self.server.stores) if self.tiers_elsewhere is None else self.tiers_elsewhere
 
     @property
     def rule_counts(self) -> RuleCounts:

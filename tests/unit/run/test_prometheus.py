@@ -24,6 +24,7 @@ PROCESSES = {
     "coordinator-0": {"sent_bytes": 10, "workers": 2, "restarts": 1},
     "worker-0": {"sent_bytes": 100, "waited_seconds": 0.25, "restarts": 0},
     "worker-1": {"sent_bytes": 200, "waited_seconds": 1e-7, "restarts": 3},
+    "shard-0": {"tier/lookups/user": 50.0, "tier/lookups/ad": 7.0, "tier/loads/user": 3.0, "tier_reads": 2.0},
 }
 SAMPLE = re.compile(
     r'gearshift_[a-z_]+\{[a-z]+="(?:[^"\\\n]|\\[\\"n])*"(?:,[a-z]+="(?:[^"\\\n]|\\[\\"n])*")*\} (\S+)'
@@ -74,6 +75,10 @@ def test_what_it_says() -> None:
     assert 'gearshift_waited_seconds_total{run="shop",role="worker",number="1"} 1e-07' in lines
     assert 'gearshift_workers{run="shop",role="coordinator",number="0"} 2' in lines
     assert not any("role" in line for line in prometheus.text("shop", STATUS, {}).splitlines())
+    shard = 'run="shop",role="shard",number="0"'
+    assert f'gearshift_tier_table_lookups_total{{{shard},table="user"}} 50' in lines
+    assert f'gearshift_tier_table_loads_total{{{shard},table="user"}} 3' in lines
+    assert not any("tier_table_misses" in line for line in lines), "no process has it"
 
 
 def test_metrics_lines_have_sums_by_role() -> None:

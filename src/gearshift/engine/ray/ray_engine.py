@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gearshift.embedding.tier_figures import summed_counts
+from gearshift.embedding.tier_figures import summary_of
 from gearshift.engine.ray.process_context import FittedData, Membership, ProcessContext
 from gearshift.engine.ray.process_manager import ProcessManager
 from gearshift.engine.ray.saver import ClusterSaver
@@ -58,7 +58,7 @@ class RayEngine:
         try:
             session = self._train(context, observer, saver)
             figures = self._process_manager.figures()
-            training.learner.tiers_elsewhere = summed_counts(figures.values())
+            training.learner.tiers_elsewhere = summary_of(figures.values())
         except ownership.Fenced:
             if context.folder.is_replaced():  # its processes must not be ended
                 self._process_manager.step_down()

@@ -10,7 +10,7 @@ import numpy as np
 
 from gearshift.embedding.cold_tier import ColdTier
 from gearshift.embedding.table_store import MemoryStore
-from gearshift.embedding.tier_figures import summed_counts, tier_figures
+from gearshift.embedding.tier_figures import summary_of, tier_figures
 from gearshift.engine.ray.row_reader import WAITING, RowReader
 from tests.protocol.world import PARTS, whole_server
 
@@ -53,6 +53,7 @@ def test_counts_of_several_shards_are_summed(tmp_path: Path) -> None:
     stores = [MemoryStore(PARTS, seed=3, tier=ColdTier(tmp_path, 2 << 20)) for _ in range(2)]
     for store in stores:
         store.pull(np.arange(10, dtype=np.int64))
-    total = summed_counts([tier_figures([store]) for store in stores] + [{"batches": 3.0}])
-    assert total == stores[0].tier.counts() + stores[1].tier.counts() and total.hot_rows == 20
-    assert summed_counts([tier_figures(whole_server(1).stores)]) is None
+    total = summary_of([tier_figures([store]) for store in stores] + [{"batches": 3.0}])
+    assert total is not None and total.counts.hot_rows == 20
+    assert total.counts == stores[0].tier.counts() + stores[1].tier.counts()
+    assert summary_of([tier_figures(whole_server(1).stores)]) is None
