@@ -75,6 +75,9 @@ if TYPE_CHECKING:
     from gearshift.run.delta import write_delta as write_delta
     from gearshift.run.local_run import Run as Run
     from gearshift.run.result import Result as Result
+    from gearshift.run.row_counts import RowCounts as RowCounts
+    from gearshift.run.row_counts import TableRows as TableRows
+    from gearshift.run.row_counts import count_rows as count_rows
     from gearshift.run.row_export import write_rows as write_rows
     from gearshift.run.status import Status as Status
     from gearshift.run.trained_model import TrainedModel as TrainedModel
@@ -116,6 +119,7 @@ _HOMES = {
     "gearshift.run.local_run": "Run",
     "gearshift.experiments.batch_sweep": "sweep_batch",
     "gearshift.run.delta": "Delta apply_deltas write_delta",
+    "gearshift.run.row_counts": "RowCounts TableRows count_rows",
     "gearshift.run.row_export": "write_rows",
     "gearshift.run.trained_model": "TrainedModel load",
     "gearshift.parameters.server": "RowSettings",

@@ -42,7 +42,8 @@ SECTIONS = {
     "Training": "Trainer WorkerSettings TrainingSettings EvaluationSettings EarlyStopping Plateau OptimizerSettings "
     "RowSettings BatchScaling ClusterSettings CheckpointPolicy Every Run Callback Result Switch Status attach "
     "RemoteRun sweep_batch",
-    "Trained models": "load TrainedModel Evaluation Delta write_delta apply_deltas write_rows WrittenRows FrozenRows",
+    "Trained models": "load TrainedModel Evaluation Delta write_delta apply_deltas count_rows RowCounts TableRows "
+    "write_rows WrittenRows FrozenRows",
     "Optimizers of dense weights": "SGD Momentum Adagrad Adam AdamW Schedule",
     "Optimizers of embedding rows": " ".join(row_optimizers.__all__),
     "Custom training loops": "Embeddings Inputs",

@@ -349,11 +349,18 @@ def rows(
 def inspect(
     what: Annotated[str, typer.Argument(metavar="RUN|CONFIG|CHECKPOINT|PREPARED")] = "last",
     settings: Settings = None,
+    rows: Annotated[
+        bool,
+        typer.Option(
+            "--rows", help="Count the rows of a run or checkpoint by feature, by occurrences and by age."
+        ),
+    ] = False,
+    json: JsonFile = None,
 ) -> None:
     """Show the contents of a run, a config, a checkpoint or a prepared folder."""
     from gearshift.cli.inspect import inspect
 
-    inspect(what, settings or [])
+    inspect(what, settings or [], rows=rows, json_file=json)
 
 
 @app.command(rich_help_panel=EVERYDAY)

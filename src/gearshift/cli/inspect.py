@@ -22,8 +22,12 @@ from gearshift.run import folder as run_folder
 PARTS = ("train", "valid", "test")  # of what `gearshift prepare` writes
 
 
-def inspect(what: str, settings: list[str]) -> None:
+def inspect(what: str, settings: list[str], *, rows: bool = False, json_file: Path | None = None) -> None:
     path = Path(what)
+    if rows:
+        return _rows(what, settings, json_file)
+    if json_file is not None:
+        raise UserError("--json writes the counts of rows: add --rows")
     if path.suffix in (".yaml", ".yml"):
         return _config(path, settings)
     if settings:
@@ -33,6 +37,16 @@ def inspect(what: str, settings: list[str]) -> None:
     if parts := _parts(path):
         return _prepared_parts(path, parts)
     return _run(catalog.find(what))
+
+
+def _rows(what: str, settings: list[str], json_file: Path | None) -> None:
+    from gearshift.cli.row_counts import show_rows
+
+    if settings or Path(what).suffix in (".yaml", ".yml"):
+        raise UserError(
+            "--rows counts the rows of a run or a checkpoint, and takes no config and no settings"
+        )
+    show_rows(what, json_file)
 
 
 def _config(path: Path, settings: list[str]) -> None:
