@@ -5,224 +5,39 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from dataclasses import fields, replace
-from itertools import chain
+from dataclasses import replace
 from pathlib import Path
-from tempfile import mkdtemp
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import gearshift as gs
-from gearshift import _core
 from gearshift.embedding.cold_tier import ColdTier, StorageSettings, TierFolder
-from gearshift.embedding.row_files import blocks_of
-from gearshift.embedding.store import (
-    Ids,
-    RowAdagrad,
-    RowAdam,
-    RowBlock,
-    RowPart,
-    RowSGD,
-    RowStack,
-    RowStore,
-    StoreSnapshot,
-)
+from gearshift.embedding.store import RowAdagrad, RowPart, RowSGD, RowStore
 from gearshift.embedding.table_store import MemoryStore
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import resolve
+from tests.unit.embedding.store_pair import PARTS, StorePair
 
-PARTS = (RowPart("embedding", 16, RowAdam(lr=0.01)), RowPart("linear", 1, RowAdagrad(lr=0.05)))
 SMALL = 8 << 20
-
-
-@pytest.fixture(params=["io_uring", "threads"])
-def disk(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Both ways to read the files."""
-    _core.allow_io_uring(request.param == "io_uring")
-    yield request.param
-    _core.allow_io_uring(True)
 
 
 def tiered(folder: Path, hot_rows: int, parts: tuple[RowPart, ...] = PARTS) -> MemoryStore:
     return MemoryStore(parts, seed=1, tier=ColdTier(folder, SMALL, hot_rows))
 
 
-def assert_same(left: Iterator[RowBlock], right: Iterator[RowBlock]) -> int:
-    rows = 0
-    for a, b in zip(left, right, strict=True):
-        for field in fields(a):
-            np.testing.assert_array_equal(getattr(a, field.name), getattr(b, field.name), field.name)
-        rows += len(a.ids_U)
-    return rows
-
-
-class Pair:
-    """The same calls on a plain and on a tiered store."""
-
-    def __init__(self, folder: Path, hot_rows: int, seed: int) -> None:
-        self.plain, self.tiered = MemoryStore(PARTS, seed=1), tiered(folder, hot_rows)
-        self.random, self.step, self.folder = np.random.default_rng(seed), 0, folder
-
-    def ids(self) -> Ids:
-        drawn = self.random.zipf(1.2, int(self.random.integers(1, 3000))) % 20_000
-        return np.unique(drawn.astype(np.int64))
-
-    def train(self) -> None:
-        ids_U = self.ids()
-        np.testing.assert_array_equal(self.plain.pull(ids_U), self.tiered.pull(ids_U))
-        self.push(ids_U)
-
-    def push(self, ids_U: Ids | None = None) -> None:
-        ids_U = self.ids() if ids_U is None else ids_U
-        sums_UW = self.random.standard_normal((len(ids_U), 17)).astype(np.float32)
-        counts_U = self.random.integers(1, 9, len(ids_U)).astype(np.uint32)
-        self.step += 1
-        for store in (self.plain, self.tiered):
-            store.push(ids_U, sums_UW, counts_U, examples=8, step=self.step)
-
-    def erase(self) -> None:
-        ids_U = self.ids()[::3].copy()
-        assert self.plain.erase(ids_U) == self.tiered.erase(ids_U)
-
-    def load(self) -> None:
-        block = next(iter(self.plain.blocks()), None)
-        if block is not None:
-            for store in (self.plain, self.tiered):
-                store.load(block)
-
-    def look(self) -> None:
-        ids_U = self.ids()
-        np.testing.assert_array_equal(self.plain.peek(ids_U), self.tiered.peek(ids_U))
-        np.testing.assert_array_equal(self.plain.contains(ids_U), self.tiered.contains(ids_U))
-        assert len(self.plain) == len(self.tiered)
-
-    def prefetch(self) -> None:
-        self.tiered.tier.prefetch(self.ids())
-
-    def expect(self) -> None:
-        """Announces a few batches of the next chunk; other actions may come before their rows are loaded."""
-        self.tiered.tier.begin_chunk()
-        for _ in range(3):
-            self.tiered.tier.expect(self.ids())
-
-    def load_expected(self) -> None:
-        self.tiered.tier.load_expected()
-
-    def cut(self) -> None:
-        """Rows change and move between the tiers while the cut is read."""
-        with self.plain.cut() as left, self.tiered.cut() as right:
-            assert len(left) == len(right)
-            self.train()
-            self.erase()
-            blocks = iter(right)
-            first = [next(blocks)] if len(right) else []
-            self.train()
-            assert assert_same(iter(left), iter([*first, *blocks])) == len(left)
-
-    def settle(self) -> None:
-        self.tiered.tier.settle()
-
-    def save(self) -> None:
-        """Rows change and move between the tiers while the cut is written as files."""
-        with self.plain.cut() as left, self.tiered.cut() as right:
-            self.train()
-            saved = self.saved(right)
-            self.train()
-            assert assert_same(iter(left), chain.from_iterable(map(blocks_of, saved))) == len(left)
-
-    def restore(self) -> None:
-        """Goes on with a store that takes over the files of a checkpoint."""
-        with self.tiered.cut() as cut:
-            saved = self.saved(cut)
-        hot_rows = int(self.random.choice([300, 3000, 30_000]))
-        self.tiered = tiered(self.folder / "restored", hot_rows)
-        assert self.tiered.adopt(saved)
-        assert len(self.tiered) == len(self.plain)
-
-    def saved(self, cut: StoreSnapshot) -> list[RowStack]:
-        return cut.write_files(Path(mkdtemp(dir=self.folder)), "rows0")
-
-
-ACTIONS = ["train", "train", "push", "erase", "load", "look", "prefetch", "cut", "settle", "save", "restore"]
-ACTIONS += ["expect", *["load_expected"] * 3]
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    actions=st.lists(st.sampled_from(ACTIONS), max_size=25),
-    hot_rows=st.sampled_from([1, 512, 2048, 10_000]),
-    seed=st.integers(0, 2**32),
-)
-def test_any_schedule_gives_the_same_rows(
-    actions: list[str], hot_rows: int, seed: int, tmp_path: Path
-) -> None:
-    pair = Pair(tmp_path, hot_rows, seed)
-    for action in [*["train"] * 5, *actions]:
-        getattr(pair, action)()
-    assert assert_same(pair.plain.blocks(), pair.tiered.blocks()) == len(pair.plain)
-
-
 def test_rows_go_to_disk_and_come_back(tmp_path: Path, disk: str) -> None:
-    pair = Pair(tmp_path, 512, seed=3)
+    pair = StorePair(tmp_path, 512, seed=3)
     for _ in range(150):
         pair.train()
     pair.settle()
     pair.look()
+    pair.close()
     counts = pair.tiered.tier.counts()
     assert counts is not None and counts.cold_rows > 10 * counts.hot_rows and counts.rows_read > 1000
     assert counts.hot_rows + counts.cold_rows == len(pair.plain)
     assert counts.merges > 0 and counts.space < 2.5
     assert counts.index_bytes / counts.stored_rows < 4  # of small files; large ones need 1.6 bytes per row
-
-
-def test_a_row_of_zeros_is_a_row_and_an_erased_one_is_not(tmp_path: Path) -> None:
-    part = RowPart("embedding", 4, RowSGD(lr=1.0))
-    store = tiered(tmp_path, 1, (part,))
-    ids_U = np.arange(3000, dtype=np.int64)
-    births_UW = store.pull(ids_U).copy()
-    ones_U = np.ones(len(ids_U), np.uint32)
-    store.push(ids_U, births_UW, ones_U, examples=1, step=1)  # every weight becomes 0
-    store.tier.settle()
-    assert not store.pull(ids_U).any() and len(store) == 3000
-    assert store.erase(ids_U[::2].copy()) == 1500
-    store.tier.settle()
-    np.testing.assert_array_equal(store.contains(ids_U), ids_U % 2 == 1)
-    np.testing.assert_array_equal(store.pull(ids_U)[::2], births_UW[::2])
-    assert not store.pull(ids_U)[1::2].any()
-
-
-def test_no_update_is_lost_among_threads(tmp_path: Path, disk: str) -> None:
-    """A late load never overwrites a newer update: each push adds one to every weight, in any order."""
-    part = RowPart("embedding", 4, RowSGD(lr=1.0), init=0.0)
-    store = tiered(tmp_path, 256, (part,))
-    pushes = np.zeros(2000, np.int64)
-    lock, errors = threading.Lock(), []
-
-    def work(seed: int) -> None:
-        random = np.random.default_rng(seed)
-        try:
-            for step in range(60):
-                ids_U = np.unique(random.integers(0, 2000, 400))
-                store.tier.prefetch(random.permutation(2000)[:1000])
-                store.pull(ids_U)
-                sums_UW = np.full((len(ids_U), 4), -1, np.float32)
-                store.push(ids_U, sums_UW, np.ones(len(ids_U), np.uint32), examples=1, step=step)
-                with lock:
-                    pushes[ids_U] += 1
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert not errors
-    np.testing.assert_array_equal(store.pull(np.arange(2000))[:, 0], pushes.astype(np.float32))
 
 
 def test_an_id_that_occurs_twice_in_a_call_is_updated_twice(tmp_path: Path) -> None:
