@@ -1,7 +1,8 @@
 """python -m tests.storage_kills.run --kills 50: kill -9 at random moments of runs whose rows do not fit in memory.
 
 The memory is so small that rows are evicted, written, merged and saved all the time. A run is killed again and again:
-in one process (`inline`, `threads`) all of it, on `ray` a random shard, worker or the coordinator. After each kill the
+in one process (`inline`, `threads`) all of it, on `ray` a random shard, worker or the coordinator. In one process, rows
+are read ahead in chunks until the first kill, then one batch at a time until the second, and so on. After each kill the
 last checkpoint is read and verified, block by block; a killed process is resumed. At the end the run has the parameters
 of an undisturbed one, bit for bit (on Ray at least the same accounts), and no file is left behind. Prints a table.
 """
@@ -47,6 +48,7 @@ CLUSTERS = {
     "ray": "{engine: ray, address: local, workers: 2, shards: 2, threads: 1, patience: 10s, "
     "resources: {coordinator_cpus: 0.1, shard_cpus: 0.1, worker_cpus: 0.1}}",
 }
+LOOKAHEADS = ("3000", "auto")  # of one start after another; with so little memory, auto means no chunks
 VICTIMS = ("shard", "shard", "worker", "coordinator")
 
 
@@ -56,6 +58,7 @@ class Outcome:
 
     engine: str
     kills: int = 0
+    in_chunks: int = 0  # kills in the middle of a chunk
     verified: int = 0  # checkpoints that were read after a kill
     while_saving: int = 0  # kills with a half written checkpoint
     while_writing: int = 0  # kills with a half written row file: of an eviction or a merge
@@ -76,6 +79,7 @@ class KilledRun:
 
     def __init__(self, engine: str, work: Path, examples: int) -> None:
         self.engine, self.work, self.marker, self.examples = engine, work, secrets.token_hex(8), examples
+        self.starts = 0
         work.mkdir()
         (work / "kills.yaml").write_text(CONFIG.format(cluster=CLUSTERS[engine], examples=examples))
         self.environment = {
@@ -89,7 +93,14 @@ class KilledRun:
     def out(self) -> str:
         return (self.work / "out.txt").read_text(errors="replace")
 
+    @property
+    def lookahead(self) -> str:
+        """That of the last start."""
+        return LOOKAHEADS[(self.starts - 1) % len(LOOKAHEADS)]
+
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        self.starts += 1
+        arguments = (*arguments, f"storage.lookahead={self.lookahead}")
         with (self.work / "out.txt").open("ab") as out:
             return subprocess.Popen(
                 [sys.executable, "-m", "gearshift", "train", *arguments],
@@ -221,6 +232,7 @@ def _kill_members(run: KilledRun, outcome: Outcome, kills: int, seconds: float, 
 
 def _note_moment(run: KilledRun, outcome: Outcome) -> None:
     outcome.kills += 1
+    outcome.in_chunks += run.engine != "ray" and run.lookahead != "auto"
     outcome.while_saving += any(run.work.glob("runs/*/checkpoints/.*.part"))
     outcome.while_writing += any(run.work.glob("rows/*/*.part"))
 
@@ -284,17 +296,16 @@ def carry_out(
 
 
 def table(outcomes: list[Outcome]) -> str:
-    lines = [
-        "engine    runs  kills  verified  while saving  while writing  same bits  accounts  left behind  failures"
-    ]
+    names = ("kills", "in_chunks", "verified", "while_saving", "while_writing", "same_bits", "accounts")
+    listed = ("left_behind", "failures")
+    titles = [name.replace("_", " ") for name in ("runs", *names, *listed)]
+    lines = ["  ".join(["engine  ", *titles])]
     for engine in dict.fromkeys(o.engine for o in outcomes):
         of = [o for o in outcomes if o.engine == engine]
-        lines.append(
-            f"{engine:8} {len(of):5} {sum(o.kills for o in of):6} {sum(o.verified for o in of):9} "
-            f"{sum(o.while_saving for o in of):13} {sum(o.while_writing for o in of):14} "
-            f"{sum(o.same_bits for o in of):10} {sum(o.accounts for o in of):9} "
-            f"{sum(len(o.left_behind) for o in of):12} {sum(len(o.failures) for o in of):9}"
-        )
+        sums = [len(of), *(sum(getattr(o, name) for o in of) for name in names)]
+        sums += [sum(len(getattr(o, name)) for o in of) for name in listed]
+        cells = (f"{number:{len(title)}}" for number, title in zip(sums, titles, strict=True))
+        lines.append("  ".join([f"{engine:8}", *cells]))
     return "\n".join(lines)
 
 

@@ -12,9 +12,11 @@ from tests.storage_kills.run import carry_out
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("engine", ["inline", "threads"])
 def test_a_killed_run_ends_as_if_nothing_had_happened(tmp_path: Path, engine: str) -> None:
+    """Killed in the middle of a chunk, and without chunks."""
     outcomes = carry_out({engine: 2}, 2, seed=1, work=tmp_path, examples=20_000)
     assert [outcome for outcome in outcomes if not outcome.ok] == []
     assert sum(outcome.kills for outcome in outcomes) == 2
+    assert sum(outcome.in_chunks for outcome in outcomes) == 1
 
 
 @pytest.mark.slow
