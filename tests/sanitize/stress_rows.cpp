@@ -1,5 +1,6 @@
-// Threads pull, push, erase, load, cut and scan one table while it grows, with checks that need no order between them. Compiled
+// Threads pull, push, erase, load, cut, scan and save one table while it grows, with checks that need no order between them. Compiled
 // by test_sanitizers.py with AddressSanitizer + UndefinedBehaviorSanitizer, and with ThreadSanitizer; prints "ok" at the end.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -7,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -108,6 +110,47 @@ void scan(RowTable& table, int cuts) {
     }
 }
 
+uint64_t touches_in(RowTable& table) {
+    uint64_t total = 0;
+    for (uint32_t p = 0; p < kPartitions; ++p)
+        for (uint32_t touches : table.read_partition(p).touches) total += touches;
+    return total;
+}
+
+// The files under other names, for a tier that removes its own.
+std::vector<std::string> linked(const std::vector<std::string>& files, const std::string& begin) {
+    std::vector<std::string> links;
+    for (const std::string& file : files) {
+        links.push_back(begin + std::to_string(links.size()) + ".gsr");
+        require(link(file.c_str(), links.back().c_str()) == 0, "a file can be linked");
+    }
+    return links;
+}
+
+// Cuts are written as files while others train, and loaded into tables in memory and on disk.
+void save(RowTable& table, const std::string& folder, bool tiered, int cuts) {
+    const std::string saved = folder + "-saved", again = folder + "-again";
+    require(mkdir(saved.c_str(), 0700) == 0 && mkdir(again.c_str(), 0700) == 0, "folders can be made");
+    const std::vector<PartSpec> parts{part(OptimizerKind::adam, 1), part(OptimizerKind::adagrad, 16)};
+    for (int c = 0; c < cuts; ++c) {
+        RowTable in_memory(parts, 1, false), on_disk(parts, 1, false, true);
+        on_disk.add_cold_tier(again, std::size_t{8} << 20, 1024);
+        table.begin_cut();
+        const uint32_t step = tiered ? 1 : kColdGroups;  // a tier has files of each group
+        for (uint32_t g = 0; g < kColdGroups; g += step) {
+            const std::string path = saved + "/rows.gsr";
+            const auto files = table.write_cut_groups(g, g + step, path);
+            in_memory.load_files(files);
+            if (tiered) on_disk.adopt_files(linked(files, again + "/saved-" + std::to_string(g) + "-"));
+            unlink(path.c_str());  // there is none if all rows are in older files
+        }
+        require(in_memory.size() == table.cut_size(), "the files have the rows of the cut");
+        table.end_cut();
+        if (tiered) require(touches_in(on_disk) == touches_in(in_memory), "both have the same rows");
+    }
+    require(rmdir(saved.c_str()) == 0 && rmdir(again.c_str()) == 0, "nothing is left behind");
+}
+
 // Files of all precisions, mapped and loaded, looked up by several threads that verify blocks at the same time.
 void serve(const std::string& folder) {
     constexpr int64_t kRows = 3000;
@@ -189,13 +232,6 @@ void admit_and_end(const std::string& folder, bool portable, bool tiered, int ca
     require(rows == table.size(), "rows are counted without looking for them");
 }
 
-uint64_t touches_in(RowTable& table) {
-    uint64_t total = 0;
-    for (uint32_t p = 0; p < kPartitions; ++p)
-        for (uint32_t touches : table.read_partition(p).touches) total += touches;
-    return total;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -214,9 +250,14 @@ int main(int argc, char** argv) {
                 for (uint32_t n = 0; n < 3; ++n) threads.emplace_back([&, n] { train(table, n, calls, touches); });
                 threads.emplace_back([&] { churn(table, calls); });
                 threads.emplace_back([&] { look_ahead(table, calls); });
-                threads.emplace_back([&] { scan(table, calls / 6); });
+                threads.emplace_back([&] {
+                    scan(table, calls / 6);
+                    save(table, folder, tiered, calls / 12);
+                });
                 for (std::thread& thread : threads) thread.join();
                 require(touches_in(table) == touches, "no push was lost");
+                if (tiered) table.settle_cold_tier();
+                require(touches_in(table) == touches, "no push was lost by merging");
             }
             require(rmdir(folder) == 0, "the files of the cold tier are removed with the table");
         }
