@@ -6,7 +6,13 @@ from typing import Any
 
 import gearshift as gs
 
-WORKERS = {"workers": "count", "shards": "shards", "threads": "threads", "inject": "inject"}
+WORKERS = {
+    "workers": "count",
+    "shards": "shards",
+    "threads": "threads",
+    "memory": "memory",
+    "inject": "inject",
+}
 ROWS = {
     "embeddings": "embeddings",
     "linear": "linear",
