@@ -31,12 +31,13 @@ class RowReader:
 
     def _loop(self) -> None:
         while True:
-            server, ids = self._queue.get()
-            with contextlib.suppress(
-                Exception
-            ):  # the pull of these rows meets the same error, and reports it
-                for store, ids_U in zip(server.stores, ids, strict=True):
-                    if store.tier is not None:
-                        store.tier.prefetch(ids_U)
-            del server  # its memory must be free when another snapshot is loaded
+            _prefetch(*self._queue.get())
             self._queue.task_done()
+
+
+def _prefetch(server: Server, ids: tuple[Ids, ...]) -> None:
+    """A function of its own: no name keeps the server's memory while the thread waits."""
+    with contextlib.suppress(Exception):  # the pull of these rows meets the same error, and reports it
+        for store, ids_U in zip(server.stores, ids, strict=True):
+            if store.tier is not None:
+                store.tier.prefetch(ids_U)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,6 +49,18 @@ def test_a_request_that_finds_no_room_is_dropped() -> None:
     tier.go.set()
     reader.wait()
     assert 1 <= tier.asked <= WAITING + 1  # an error ends nothing: the pull will meet it
+
+
+def test_a_reader_that_waits_keeps_no_store(tmp_path: Path) -> None:
+    """Its memory is needed when another snapshot is loaded."""
+    server, reader = whole_server(1), RowReader()
+    server.stores = (MemoryStore(PARTS, seed=3, tier=ColdTier(tmp_path, 1 << 20, hot_rows=4096)),)
+    kept = weakref.ref(server.stores[0])
+    reader.read(server, (np.arange(3, dtype=np.int64),))
+    reader.wait()
+    del server
+    gc.collect()
+    assert kept() is None
 
 
 def test_counts_of_several_shards_are_summed(tmp_path: Path) -> None:
