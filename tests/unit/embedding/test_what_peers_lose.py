@@ -22,6 +22,7 @@ LITTLE = 64 << 10  # buffers of 16 rows: files are written and merged all the ti
 PART = RowPart("embedding", 4, RowSGD(lr=1.0))
 COUNTER = RowPart("embedding", 4, RowSGD(lr=1.0), init=0.0)  # a push of -1 adds 1
 IDS = np.arange(3000, dtype=np.int64)
+NEW = np.arange(20_000, 24_000, dtype=np.int64)
 OTHERS = np.arange(10_000, 11_000, dtype=np.int64)
 
 
@@ -46,6 +47,17 @@ def leave_memory(store: MemoryStore) -> None:
     store.tier.settle()
     counts = store.tier.counts()
     assert counts.merges > before + 16 and counts.hot_rows <= 256
+
+
+def come(store: MemoryStore) -> Ids:
+    """So many new rows come that the newest files are merged, but not with the oldest, which are larger."""
+    before = store.tier.counts().merges
+    for some_U in np.split(NEW, 10):
+        store.pull(some_U)
+    store.tier.settle()
+    counts = store.tier.counts()
+    assert counts.merges > before and counts.files > 16  # several in each of the 16 groups of partitions
+    return NEW
 
 
 def saved(store: MemoryStore, path: Path) -> Checkpoint:
@@ -92,42 +104,45 @@ def test_an_all_zero_row_survives(tmp_path: Path, disk: str) -> None:
 
 
 def test_a_delete_differs_from_a_zero_row(tmp_path: Path, disk: str) -> None:
-    """Half of the rows are deleted, the others become zeros: evicted, merged, in a checkpoint, and in a delta."""
+    """Some rows are deleted, others become zeros: evicted, merged, in a checkpoint, and in a delta."""
     store = tiered(tmp_path / "rows")
     births_UW = store.pull(IDS).copy()
     push(store, IDS, np.ones((len(IDS), 4), np.float32))
     leave_memory(store)
     base = saved(store, tmp_path / "base")
-    deleted_U, kept_U = IDS[::2].copy(), IDS[1::2].copy()
-    make_zero(store, kept_U)
+    deleted_U, zero_U = IDS[::8].copy(), IDS[1::8].copy()
+    make_zero(store, zero_U)
     assert store.erase(deleted_U) == len(deleted_U)
+    expected = {*IDS.tolist(), *OTHERS.tolist()} - {*deleted_U.tolist()}
 
     def assert_deleted(store: MemoryStore) -> None:
-        np.testing.assert_array_equal(store.contains(IDS), IDS % 2 == 1)
-        assert len(store) == len(kept_U) + len(OTHERS)
-        np.testing.assert_array_equal(store.peek(deleted_U), births_UW[::2])
-        assert not store.peek(kept_U).any()
+        np.testing.assert_array_equal(store.contains(IDS), IDS % 8 != 0)
+        assert len(store) == len(expected)
+        np.testing.assert_array_equal(store.peek(deleted_U), births_UW[::8])
+        assert not store.peek(zero_U).any()
         assert store.erase(deleted_U) == 0
 
+    assert_deleted(store)
+    expected |= {*come(store).tolist()}
     assert_deleted(store)
     leave_memory(store)
     assert_deleted(store)
     full = saved(store, tmp_path / "full")
-    assert ids_of([*full.rows("rows0")]) == {*kept_U.tolist(), *OTHERS.tolist()}
+    assert ids_of([*full.rows("rows0")]) == expected
     for again in reloaded(full, tmp_path / "again"):
         assert_deleted(again)
         if again.tier is not None:
             leave_memory(again)
             assert_deleted(again)
-        np.testing.assert_array_equal(again.pull(IDS)[::2], births_UW[::2])  # they are new rows
+        np.testing.assert_array_equal(again.pull(IDS)[::8], births_UW[::8])  # they are new rows
     (tmp_path / "delta").mkdir()
     difference = changes(by_partition(base.rows("rows0")), by_partition(full.rows("rows0")))
     delta = [each for s in write_changes(tmp_path / "delta", "rows0", difference) for each in changes_in(s)]
     assert set(np.concatenate([each.erased_U for each in delta]).tolist()) == set(deleted_U.tolist())
-    zeros = [each.changed.weights_UW[np.isin(each.changed.ids_U, kept_U)] for each in delta]
-    assert sum(map(len, zeros)) == len(kept_U) and not np.concatenate(zeros).any()
+    zeros = [each.changed.weights_UW[np.isin(each.changed.ids_U, zero_U)] for each in delta]
+    assert sum(map(len, zeros)) == len(zero_U) and not np.concatenate(zeros).any()
     rows = [block for _, block in applied(by_partition(base.rows("rows0")), iter(delta))]
-    assert ids_of(rows) == {*kept_U.tolist(), *OTHERS.tolist()}
+    assert ids_of(rows) == expected
 
 
 # ---- updates beside a slow read ----
