@@ -129,6 +129,7 @@ nb::dict counts_by_name(const TierCounts& counts) {
     named["bytes_flushed"] = disk.bytes_flushed, named["merges"] = disk.merges;
     named["stored_rows"] = disk.stored_rows, named["stale_rows"] = disk.stale_rows, named["files"] = disk.files;
     named["file_bytes"] = disk.file_bytes, named["index_bytes"] = disk.index_bytes;
+    named["read_waits"] = disk.depth.waits, named["reads_in_flight"] = disk.depth.in_flight;
     return named;
 }
 
@@ -138,7 +139,7 @@ void read_blocks(const std::string& path, Column<const uint64_t> offsets) {
     std::vector<Extent> extents;
     for (std::size_t i = 0; i < offsets.shape(0); ++i)
         extents.push_back({file.descriptor(), offsets.data()[i] / kDiskBlock * kDiskBlock, kDiskBlock});
-    BlockReader::of_this_thread().read(extents, [&](std::size_t, const std::byte*, int error) {
+    read_extents(extents, kMostBytesInFlight, [&](std::size_t, const std::byte*, int error) {
         if (error) throw_read_error(file, error);
     });
 }
@@ -154,7 +155,11 @@ void bind_table(nb::module_& m) {
         }
     });
     m.def("allow_io_uring", &BlockReader::allow_io_uring, "allowed"_a);
-    m.def("random_read_rate", &random_read_rate, "path"_a, "seconds"_a, NoGil());
+    m.def("random_read_rate", &random_read_rate, "path"_a, "seconds"_a, "bytes"_a = 4096, NoGil());
+    m.def("read_plan", [](double block_reads, double extent_reads, double longest_reads) {
+        const ReadPlan plan = plan_from_rates(block_reads, extent_reads, longest_reads);
+        return std::pair(plan.gap_bytes, plan.extent_bytes);
+    }, "block_reads"_a, "extent_reads"_a, "longest_reads"_a);
     nb::class_<PartSpec>(m, "RowPartSpec")
         .def("__init__", [](PartSpec* at, const std::string& kind, uint32_t width, double init, const nb::kwargs& numbers) {
             new (at) PartSpec(part_spec(kind, width, init, numbers));

@@ -1,26 +1,26 @@
 #include "block_reader.h"
 
-#include <linux/io_uring.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
-#include <cstring>
-#include <deque>
 #include <mutex>
 #include <thread>
+#include <vector>
+
+#include "io_ring.h"
 
 namespace gearshift {
 namespace {
 
 constexpr unsigned kDepth = 128;
-constexpr unsigned kTogether = 16;  // completions that are waited for at once: fewer system calls, and the queue stays full
+constexpr std::size_t kTogether = 16;  // completions that are waited for at once: fewer system calls, and the queue stays full
 constexpr std::size_t kFallbackThreads = 32;
 std::atomic<bool> io_uring_allowed{true};
+std::atomic<unsigned> setting{0};  // how often it was set
 
 int pread_all(const Extent& extent, std::byte* to) {
     std::size_t done = 0;
@@ -34,169 +34,181 @@ int pread_all(const Extent& extent, std::byte* to) {
     return 0;
 }
 
-}  // namespace
-
-// The submission and completion queues that are shared with the kernel; see io_uring(7).
-class IoRing {
+// The process's readers. They are never destroyed: a thread may still read while the process ends.
+class Readers {
 public:
-    static std::unique_ptr<IoRing> make() {
-        auto ring = std::unique_ptr<IoRing>(new IoRing);
-        return ring->open() ? std::move(ring) : nullptr;
+    std::unique_ptr<BlockReader> take() {
+        std::unique_lock held(lock_);
+        returned_.wait(held, [this] { return !idle_.empty() || made_ < kMostReaders; });
+        std::unique_ptr<BlockReader> reader;
+        if (!idle_.empty()) reader = std::move(idle_.back()), idle_.pop_back();
+        if (!reader) ++made_;
+        held.unlock();
+        const bool usable = reader && reader->made_under() == setting;
+        return usable ? std::move(reader) : std::make_unique<BlockReader>();
     }
-    ~IoRing() {
-        if (entries_ != MAP_FAILED) ::munmap(entries_, entries_bytes_);
-        if (rings_ != MAP_FAILED) ::munmap(rings_, rings_bytes_);
-        if (descriptor_ >= 0) ::close(descriptor_);
-    }
-
-    void prepare_read(const Extent& extent, std::byte* to, uint64_t tag) {
-        const unsigned tail = *sq_tail_;
-        io_uring_sqe& entry = static_cast<io_uring_sqe*>(entries_)[tail & sq_mask_];
-        std::memset(&entry, 0, sizeof entry);
-        entry.opcode = IORING_OP_READ;
-        entry.fd = extent.descriptor;
-        entry.off = extent.offset;
-        entry.addr = reinterpret_cast<uint64_t>(to);
-        entry.len = extent.bytes;
-        entry.user_data = tag;
-        sq_array_[tail & sq_mask_] = tail & sq_mask_;
-        std::atomic_ref(*sq_tail_).store(tail + 1, std::memory_order_release);
-        ++prepared_;
-    }
-
-    // Submits what was prepared and waits for this many completions; 0 or an errno.
-    int submit_and_wait(unsigned completions) {
-        for (;;) {
-            const long done = ::syscall(__NR_io_uring_enter, descriptor_, prepared_, completions, IORING_ENTER_GETEVENTS, nullptr, 0);
-            if (done >= 0) {
-                prepared_ -= static_cast<unsigned>(done);
-                return 0;
-            }
-            if (errno != EINTR && errno != EAGAIN && errno != EBUSY) return errno;
+    void give_back(std::unique_ptr<BlockReader> reader) {
+        {
+            std::lock_guard held(lock_);
+            idle_.push_back(std::move(reader));
         }
-    }
-
-    template <class Done>
-    void each_completion(Done done) {
-        unsigned head = *cq_head_;
-        const unsigned tail = std::atomic_ref(*cq_tail_).load(std::memory_order_acquire);
-        for (; head != tail; ++head) {
-            const io_uring_cqe entry = cqes_[head & cq_mask_];
-            std::atomic_ref(*cq_head_).store(head + 1, std::memory_order_release);
-            done(entry.user_data, entry.res);
-        }
+        returned_.notify_one();
     }
 
 private:
-    bool open() {
-        io_uring_params params{};
-        descriptor_ = static_cast<int>(::syscall(__NR_io_uring_setup, kDepth, &params));
-        if (descriptor_ < 0 || !(params.features & IORING_FEAT_RW_CUR_POS)) return false;  // older kernels lack OP_READ
-        rings_bytes_ = std::max<std::size_t>(params.sq_off.array + params.sq_entries * sizeof(unsigned),
-                                             params.cq_off.cqes + params.cq_entries * sizeof(io_uring_cqe));
-        const int protection = PROT_READ | PROT_WRITE, flags = MAP_SHARED | MAP_POPULATE;
-        rings_ = ::mmap(nullptr, rings_bytes_, protection, flags, descriptor_, IORING_OFF_SQ_RING);
-        entries_bytes_ = params.sq_entries * sizeof(io_uring_sqe);
-        entries_ = ::mmap(nullptr, entries_bytes_, protection, flags, descriptor_, IORING_OFF_SQES);
-        if (rings_ == MAP_FAILED || entries_ == MAP_FAILED) return false;
-        auto* base = static_cast<std::byte*>(rings_);
-        const auto at = [base](unsigned offset) { return reinterpret_cast<unsigned*>(base + offset); };
-        sq_tail_ = at(params.sq_off.tail), sq_array_ = at(params.sq_off.array), sq_mask_ = *at(params.sq_off.ring_mask);
-        cq_head_ = at(params.cq_off.head), cq_tail_ = at(params.cq_off.tail), cq_mask_ = *at(params.cq_off.ring_mask);
-        cqes_ = reinterpret_cast<io_uring_cqe*>(base + params.cq_off.cqes);
-        return true;
-    }
-
-    int descriptor_ = -1;
-    void *rings_ = MAP_FAILED, *entries_ = MAP_FAILED;
-    std::size_t rings_bytes_ = 0, entries_bytes_ = 0;
-    unsigned *sq_tail_ = nullptr, *sq_array_ = nullptr, *cq_head_ = nullptr, *cq_tail_ = nullptr;
-    unsigned sq_mask_ = 0, cq_mask_ = 0, prepared_ = 0;
-    io_uring_cqe* cqes_ = nullptr;
+    std::mutex lock_;
+    std::condition_variable returned_;
+    std::vector<std::unique_ptr<BlockReader>> idle_;
+    std::size_t made_ = 0;
 };
 
-BlockReader::BlockReader() : ring_(io_uring_allowed ? IoRing::make() : nullptr) {}
+Readers& readers() {
+    static Readers& all = *new Readers;
+    return all;
+}
+
+}  // namespace
+
+BlockReader::BlockReader() : made_under_(setting), ring_(io_uring_allowed ? IoRing::make(kDepth) : nullptr) {}
 BlockReader::~BlockReader() = default;
 
-void BlockReader::allow_io_uring(bool allowed) { io_uring_allowed = allowed; }
-
-BlockReader& BlockReader::of_this_thread() {
-    thread_local BlockReader reader;
-    if (reader.ring_ && !io_uring_allowed) reader.ring_ = nullptr;
-    return reader;
+void BlockReader::allow_io_uring(bool allowed) {
+    io_uring_allowed = allowed;
+    ++setting;
 }
 
-void BlockReader::make_slots(std::span<const Extent> extents, std::size_t most) {
-    slot_bytes_ = 0;
-    for (const Extent& extent : extents) slot_bytes_ = std::max<std::size_t>(slot_bytes_, extent.bytes);
-    const std::size_t bytes = slot_bytes_ * std::min(extents.size(), most);
-    if (slots_.size() < bytes) slots_ = AlignedBytes(bytes);
+QueueDepth read_extents(std::span<const Extent> extents, std::size_t most_bytes, const BlockReader::Arrived& arrived) {
+    if (extents.empty()) return {};
+    struct Borrowed {
+        std::unique_ptr<BlockReader> reader = readers().take();
+        ~Borrowed() { readers().give_back(std::move(reader)); }
+    } borrowed;
+    return borrowed.reader->read(extents, most_bytes, arrived);
 }
 
-void BlockReader::read(std::span<const Extent> extents, const Arrived& arrived) {
-    if (extents.empty()) return;
-    if (ring_)
-        read_with_ring(extents, arrived);
-    else
-        read_with_threads(extents, arrived);
+void BlockReader::make_room(std::size_t bytes) {
+    if (memory_.size() >= bytes) return;
+    AlignedBytes larger(bytes);
+    if (ring_) ring_->use_buffer(larger.data(), larger.size());
+    memory_ = std::move(larger);
 }
 
-// A slot is reused as soon as its extent was handed over, so the queue stays full.
-void BlockReader::read_with_ring(std::span<const Extent> extents, const Arrived& arrived) {
-    make_slots(extents, kDepth);
-    std::vector<std::size_t> extent_of(std::min<std::size_t>(extents.size(), kDepth));
-    std::vector<bool> handed_over(extents.size());
-    std::size_t next = 0, pending = 0;
-    const auto start = [&](std::size_t free_slot) {
-        extent_of[free_slot] = next;
-        ring_->prepare_read(extents[next++], slot(free_slot), free_slot);
-        ++pending;
+QueueDepth BlockReader::read(std::span<const Extent> extents, std::size_t most_bytes, const Arrived& arrived) {
+    if (extents.empty()) return {};
+    std::size_t largest = 0, all = 0;
+    for (const Extent& extent : extents) largest = std::max<std::size_t>(largest, extent.bytes), all += extent.bytes;
+    make_room(std::max(largest, std::min(all, most_bytes)));
+    return ring_ ? read_with_ring(extents, arrived) : read_with_threads(extents, largest, arrived);
+}
+
+// Hands out memory for extents in a circle. It is free again in the same order, whatever the order in which they arrive.
+class ReadsInFlight {
+public:
+    explicit ReadsInFlight(std::span<std::byte> memory) : memory_(memory) {}
+
+    bool has_room(std::size_t bytes) const {
+        return next_ - first_ < kWindow && pending_ < kDepth && begin_for(bytes) != kNoRoom;
+    }
+    std::span<std::byte> take(std::size_t extent, std::size_t bytes) {
+        const std::size_t begin = begin_for(bytes);
+        reads_[next_++ % kWindow] = {extent, begin, bytes, false};
+        ++pending_;
+        return memory_.subspan(begin, bytes);
+    }
+    uint64_t newest() const { return next_ - 1; }
+    std::size_t extent(uint64_t number) const { return reads_[number % kWindow].extent; }
+    std::byte* bytes(uint64_t number) const { return memory_.data() + reads_[number % kWindow].begin; }
+    void release(uint64_t number) {
+        reads_[number % kWindow].done = true;
+        --pending_;
+        while (first_ != next_ && reads_[first_ % kWindow].done) ++first_;
+    }
+    std::size_t pending() const { return pending_; }
+
+private:
+    static constexpr std::size_t kWindow = 2 * kDepth, kNoRoom = ~std::size_t{0};
+    struct Read {
+        std::size_t extent, begin, bytes;
+        bool done;
     };
-    std::exception_ptr failure;  // the kernel writes into the slots until every read has completed
-    while (next < extent_of.size()) start(next);
-    while (pending) {
-        if (ring_->submit_and_wait(next < extents.size() ? kTogether : static_cast<unsigned>(std::min<std::size_t>(pending, kTogether))) != 0) {
+    std::size_t begin_for(std::size_t bytes) const {
+        if (first_ == next_) return bytes <= memory_.size() ? 0 : kNoRoom;
+        const std::size_t oldest = reads_[first_ % kWindow].begin;
+        const Read& last = reads_[(next_ - 1) % kWindow];
+        const std::size_t end = last.begin + last.bytes;
+        if (last.begin < oldest) return end + bytes <= oldest ? end : kNoRoom;
+        if (end + bytes <= memory_.size()) return end;
+        return bytes <= oldest ? 0 : kNoRoom;
+    }
+
+    std::span<std::byte> memory_;
+    std::array<Read, kWindow> reads_;
+    uint64_t first_ = 0, next_ = 0;  // the oldest that holds memory; the next to start
+    std::size_t pending_ = 0;
+};
+
+QueueDepth BlockReader::read_with_ring(std::span<const Extent> extents, const Arrived& arrived) {
+    ReadsInFlight flight({memory_.data(), memory_.size()});
+    std::vector<bool> handed_over(extents.size());
+    std::size_t next = 0;
+    QueueDepth depth;
+    std::exception_ptr failure;  // the kernel writes into the memory until every read has completed
+    const auto start_more = [&] {
+        for (; !failure && next < extents.size() && flight.has_room(extents[next].bytes); ++next) {
+            const std::span to = flight.take(next, extents[next].bytes);
+            ring_->prepare_read(extents[next].descriptor, extents[next].offset, to, flight.newest());
+        }
+    };
+    // Memory is used again as soon as its extent was handed over, so the queue stays full.
+    for (start_more(); flight.pending(); start_more()) {
+        ++depth.waits, depth.in_flight += flight.pending();
+        const std::size_t awaited = std::clamp<std::size_t>(flight.pending() / 4, 1, kTogether);
+        if (ring_->submit_and_wait(static_cast<unsigned>(awaited)) != 0) {
             give_up_ring();
             for (std::size_t i = 0; i < extents.size(); ++i)
-                if (!handed_over[i]) arrived(i, slot(0), pread_all(extents[i], slot(0)));
-            return;
+                if (!handed_over[i]) arrived(i, memory_.data(), pread_all(extents[i], memory_.data()));
+            return depth;
         }
-        ring_->each_completion([&](uint64_t done_slot, int result) {
-            --pending;
-            const std::size_t i = extent_of[done_slot];
+        ring_->each_completion([&](uint64_t number, int result) {
+            const std::size_t i = flight.extent(number);
+            std::byte* bytes = flight.bytes(number);
             handed_over[i] = true;
             const bool whole = result >= 0 && static_cast<uint32_t>(result) == extents[i].bytes;
-            const int error = whole ? 0 : pread_all(extents[i], slot(done_slot));
+            const int error = whole ? 0 : pread_all(extents[i], bytes);
             try {
-                if (!failure) arrived(i, slot(done_slot), error);
+                if (!failure) arrived(i, bytes, error);
             } catch (...) {
                 failure = std::current_exception();
             }
-            if (!failure && next < extents.size()) start(done_slot);
+            flight.release(number);
         });
     }
     if (failure) std::rethrow_exception(failure);
+    return depth;
 }
 
-// Reads that are in flight may still write into the slots, so these are abandoned.
+// Reads that are in flight may still write into the memory, so it is abandoned.
 void BlockReader::give_up_ring() {
     ring_ = nullptr;
-    new AlignedBytes(std::move(slots_));
-    slots_ = AlignedBytes(slot_bytes_);
+    const std::size_t size = memory_.size();
+    new AlignedBytes(std::move(memory_));
+    memory_ = AlignedBytes(size);
 }
 
-void BlockReader::read_with_threads(std::span<const Extent> extents, const Arrived& arrived) {
-    const std::size_t threads = std::min(extents.size(), kFallbackThreads);
-    make_slots(extents, threads);
+QueueDepth BlockReader::read_with_threads(std::span<const Extent> extents, std::size_t slot_bytes, const Arrived& arrived) {
+    const std::size_t threads = std::min({memory_.size() / slot_bytes, extents.size(), kFallbackThreads});
     std::atomic<std::size_t> next{0};
     std::mutex lock;
     std::exception_ptr failure;
+    QueueDepth depth;
     const auto work = [&](std::size_t own_slot) {
+        std::byte* bytes = memory_.data() + own_slot * slot_bytes;
         for (std::size_t i; (i = next.fetch_add(1)) < extents.size();) {
-            const int error = pread_all(extents[i], slot(own_slot));
+            const int error = pread_all(extents[i], bytes);
             std::lock_guard held(lock);
+            ++depth.waits, depth.in_flight += std::min(threads, extents.size() - i);
             try {
-                if (!failure) arrived(i, slot(own_slot), error);
+                if (!failure) arrived(i, bytes, error);
             } catch (...) {
                 failure = std::current_exception();
             }
@@ -210,6 +222,7 @@ void BlockReader::read_with_threads(std::span<const Extent> extents, const Arriv
     work(0);
     for (std::thread& thread : pool) thread.join();
     if (failure) std::rethrow_exception(failure);
+    return depth;
 }
 
 }  // namespace gearshift

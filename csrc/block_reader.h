@@ -1,7 +1,8 @@
 // Reads many pieces of files concurrently and delivers each piece when it arrives.
 //
 // With io_uring, 128 reads are in flight from one thread. Where the kernel refuses it, threads call pread instead: the same
-// rate for more CPU time. One object per thread. It knows nothing about rows.
+// rate for more CPU time. A reader has memory for the pieces in flight, so there are only a few; who finds none free waits.
+// It knows nothing about rows.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +10,23 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "aligned_bytes.h"
 
 namespace gearshift {
 
+constexpr std::size_t kMostReaders = 2;
+constexpr std::size_t kMostBytesInFlight = 4 << 20;  // of a reader
+
 struct Extent {
     int descriptor;
     uint64_t offset;  // offset and bytes are multiples of 4 KiB
     uint32_t bytes;
+};
+
+// How deep the disk's queue was: the mean is in_flight / waits.
+struct QueueDepth {
+    uint64_t waits = 0, in_flight = 0;
 };
 
 class IoRing;
@@ -27,27 +35,27 @@ class BlockReader {
 public:
     BlockReader();
     ~BlockReader();
-    static BlockReader& of_this_thread();
-    static void allow_io_uring(bool allowed);  // affects readers created later; for tests of the fallback
+    static void allow_io_uring(bool allowed);  // affects reads that begin later; for tests of the fallback
+    unsigned made_under() const { return made_under_; }  // changes with the setting
 
     // Calls arrived(i, bytes, error) once per extent, in any order, one call at a time; the fallback calls it on threads of
-    // its own. `error` is 0, an errno, or -1 if the file
-    // ends early. The bytes are valid during the call only.
+    // its own. `error` is 0, an errno, or -1 if the file ends early. The bytes are valid during the call only. At most
+    // `most_bytes` are in flight, but always one extent.
     using Arrived = std::function<void(std::size_t, const std::byte*, int)>;
-    void read(std::span<const Extent> extents, const Arrived& arrived);
-
-    bool uses_io_uring() const { return ring_ != nullptr; }
+    QueueDepth read(std::span<const Extent> extents, std::size_t most_bytes, const Arrived& arrived);
 
 private:
     void give_up_ring();
-    void read_with_ring(std::span<const Extent> extents, const Arrived& arrived);
-    void read_with_threads(std::span<const Extent> extents, const Arrived& arrived);
-    std::byte* slot(std::size_t i) { return slots_.data() + i * slot_bytes_; }
-    void make_slots(std::span<const Extent> extents, std::size_t most);
+    QueueDepth read_with_ring(std::span<const Extent> extents, const Arrived& arrived);
+    QueueDepth read_with_threads(std::span<const Extent> extents, std::size_t slot_bytes, const Arrived& arrived);
+    void make_room(std::size_t bytes);
 
+    unsigned made_under_;
     std::unique_ptr<IoRing> ring_;
-    AlignedBytes slots_;
-    std::size_t slot_bytes_ = 0;
+    AlignedBytes memory_;  // of the extents in flight
 };
+
+// The same with one of the process's readers.
+QueueDepth read_extents(std::span<const Extent> extents, std::size_t most_bytes, const BlockReader::Arrived& arrived);
 
 }  // namespace gearshift

@@ -32,6 +32,8 @@
 #include <thread>
 #include <vector>
 
+#include "block_reader.h"
+#include "disk_probe.h"
 #include "row_buffer.h"
 #include "row_file.h"
 
@@ -40,8 +42,19 @@ namespace gearshift {
 constexpr uint32_t kColdGroups = 16;
 constexpr uint32_t kGroupPartitions = kPartitions / kColdGroups;
 
+inline uint32_t group_of(uint64_t key) { return partition_of(key) / kGroupPartitions; }
+
+// Bytes of memory for what is not a row in memory or the index of the files.
+struct ColdMemory {
+    std::size_t buffers = 0;  // rows that are about to be written
+    std::size_t reading = 0;  // blocks on their way from the disk, of each reader
+    std::size_t merging = 0;  // blocks of the files that are being merged
+    std::size_t slack = 0;    // what malloc may keep of the whole process's freed memory
+};
+
 struct ColdCounts {
     uint64_t block_reads = 0, bytes_read = 0, rows_found = 0, needless_reads = 0;
+    QueueDepth depth;
     uint64_t rows_put = 0, bytes_written = 0, bytes_flushed = 0, merges = 0;
     uint64_t stored_rows = 0, stale_rows = 0, files = 0, file_bytes = 0, index_bytes = 0;
 };
@@ -58,8 +71,8 @@ struct ColdView {
 
 class ColdTier {
 public:
-    // Buffers of rows to be written take about `buffer_bytes`. The folder must exist and be empty.
-    ColdTier(std::string folder, const RowFileShape& shape, std::size_t buffer_bytes);
+    // The folder must exist and be empty.
+    ColdTier(std::string folder, const RowFileShape& shape, const ColdMemory& memory);
     ~ColdTier();  // removes its files
     ColdTier(const ColdTier&) = delete;
     ColdTier& operator=(const ColdTier&) = delete;
@@ -106,6 +119,7 @@ private:
     void write_in_background();
     bool work();  // does one piece of it; false: there is none
     bool merge_if_due(std::size_t fewest_runs);
+    bool measure_disk_if_due();
     void wait_for_room(std::unique_lock<std::mutex>& held);
     void write_oldest(uint32_t group);
     bool merge_one(std::size_t fewest_runs);
@@ -121,12 +135,15 @@ private:
 
     const std::string folder_;
     const RowFileShape shape_;
+    const ColdMemory memory_;
     const uint32_t buffer_rows_;
+    std::atomic<ReadPlan> plan_{};
+    Clock::time_point measure_at_{};  // of the writer thread
     std::function<bool(const std::byte*)> ended_;
     std::array<Group, kColdGroups> groups_;
     std::atomic<uint64_t> files_made_{0};
     std::atomic<std::size_t> index_bytes_{0};
-    std::atomic<uint64_t> block_reads_{0}, bytes_read_{0}, rows_found_{0}, needless_reads_{0};
+    std::atomic<uint64_t> block_reads_{0}, bytes_read_{0}, rows_found_{0}, needless_reads_{0}, read_waits_{0}, reads_in_flight_{0};
     std::atomic<uint64_t> rows_put_{0}, bytes_written_{0}, bytes_flushed_{0}, merges_{0};
 
     mutable std::mutex work_lock_;  // guards what follows; taken before a group's lock, never after it

@@ -7,19 +7,19 @@
 #include <cstring>
 #include <vector>
 
+#include "aligned_bytes.h"
 #include "row_partition.h"
 
 namespace gearshift {
 
 class RowBuffer {
 public:
-    RowBuffer(uint32_t capacity, uint32_t record_bytes) : capacity_(capacity), record_bytes_(record_bytes) {
+    RowBuffer(uint32_t capacity, uint32_t record_bytes) : capacity_(capacity), record_bytes_(record_bytes), records_(std::size_t{capacity} * record_bytes) {
         uint32_t slots = 16;
         while (slots < 2 * capacity) slots *= 2;
         index_.resize(slots);
         ids_.reserve(capacity);
         erased_.reserve(capacity);
-        records_.resize(std::size_t{capacity} * record_bytes);
     }
 
     bool full() const { return ids_.size() == capacity_; }
@@ -57,10 +57,10 @@ private:
     uint32_t home(int64_t id) const { return static_cast<uint32_t>(mix(static_cast<uint64_t>(id))) & mask(); }
 
     uint32_t capacity_, record_bytes_;
-    std::vector<uint32_t> index_;  // number of the row + 1; 0: empty
+    PageVector<uint32_t> index_;   // number of the row + 1; 0: empty
     std::vector<int64_t> ids_;
     std::vector<uint8_t> erased_;
-    std::vector<std::byte> records_;
+    AlignedBytes records_;
 };
 
 }  // namespace gearshift

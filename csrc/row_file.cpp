@@ -19,7 +19,6 @@ namespace {
 constexpr uint32_t kVersion = 2, kFirstVersion = 1;  // 2: records of weights alone
 constexpr uint64_t kSeed = 1;                       // of checksums, in all versions
 constexpr char kMagic[8] = {'G', 'S', 'R', 'O', 'W', 'S', '\r', '\n'};
-constexpr std::size_t kWriteBytes = 1 << 20;
 constexpr double kFilterBits = 10;  // per row
 constexpr uint32_t kMostFloats = 1 << 21, kMostParts = 64;
 constexpr uint64_t kTombstone = uint64_t{1} << 63;
@@ -45,8 +44,6 @@ struct Tail {
 uint64_t checksum_of(const void* bytes, std::size_t size) {
     return xxh64(static_cast<const char*>(bytes), size, kSeed);
 }
-
-std::size_t rounded_up(std::size_t bytes) { return (bytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock; }
 
 void write_all(int descriptor, const std::byte* bytes, std::size_t size, uint64_t offset, const std::string& path) {
     while (size) {
@@ -115,7 +112,7 @@ RowFileShape::RowFileShape(RowRecord precision, std::vector<uint32_t> part_width
 
 void RowFileShape::fit_blocks() {
     const std::size_t one_row = kBlockHead + sizeof(int64_t) + record_bytes;
-    block_bytes = static_cast<uint32_t>(rounded_up(one_row));
+    block_bytes = static_cast<uint32_t>(in_disk_blocks(one_row));
     rows_per_block = static_cast<uint32_t>((block_bytes - kBlockHead) / (sizeof(int64_t) + record_bytes));
 }
 
@@ -193,14 +190,14 @@ RowFileFacts RowFileFacts::read(int descriptor, const std::string& path) {
     facts.rows = tail.rows, facts.tombstones = tail.tombstones;
     facts.blocks = tail.blocks, facts.filter_words = tail.filter_words;
     facts.blocks_checksum = tail.blocks_checksum, facts.footer_checksum = tail.footer_checksum;
-    if (facts.footer_offset() + rounded_up(facts.footer_bytes()) + kDiskBlock != facts.bytes)
+    if (facts.footer_offset() + in_disk_blocks(facts.footer_bytes()) + kDiskBlock != facts.bytes)
         throw RowFileError(path + " is damaged: its size is wrong");
     return facts;
 }
 
 void RowFileFacts::verify_footer(const std::byte* footer, const std::string& path) const {
     const uint64_t size = footer_bytes();
-    if (checksum_of(footer, size) != footer_checksum || !all_zero(footer + size, footer + rounded_up(size)))
+    if (checksum_of(footer, size) != footer_checksum || !all_zero(footer + size, footer + in_disk_blocks(size)))
         throw RowFileError(path + " is damaged: the checksum of its index is wrong");
 }
 
@@ -275,7 +272,7 @@ RowFileWriter::RowFileWriter(std::string path, const RowFileShape& shape, uint64
     : path_(std::move(path)),
       part_(path_ + ".part"),
       shape_(shape),
-      buffer_(std::max<std::size_t>(kWriteBytes / shape.block_bytes, 1) * shape.block_bytes),
+      buffer_(std::max<std::size_t>(kBackgroundBytes / shape.block_bytes, 1) * shape.block_bytes),
       filter_(expected_rows == kRowsUnknown ? 0 : expected_rows),
       rows_unknown_(expected_rows == kRowsUnknown),
       cached_(cached) {
@@ -333,7 +330,7 @@ void RowFileWriter::flush() {
 
 void RowFileWriter::write_footer() {
     const std::size_t fences = fences_.size() * sizeof(uint64_t), filter = filter_.words().size() * sizeof(uint32_t);
-    AlignedBytes footer(rounded_up(fences + filter) + kDiskBlock);
+    AlignedBytes footer(in_disk_blocks(fences + filter) + kDiskBlock);
     std::memset(footer.data(), 0, footer.size());
     std::memcpy(footer.data(), fences_.data(), fences);
     std::memcpy(footer.data() + fences, filter_.words().data(), filter);

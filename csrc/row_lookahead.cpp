@@ -16,13 +16,9 @@ namespace gearshift {
 namespace {
 
 constexpr std::size_t kChunkShare = 8;          // of the rows in memory, for the rows that a chunk brings in
-constexpr std::size_t kMostRowsAtOnce = 65536;  // their records are in memory twice for a moment
-
-uint32_t group_of(int64_t id) { return partition_of(mix(static_cast<uint64_t>(id))) / kGroupPartitions; }
 
 void sort_and_deduplicate(std::vector<int64_t>& ids) {
-    const auto key = [](int64_t id) { return mix(static_cast<uint64_t>(id)); };
-    std::sort(ids.begin(), ids.end(), [&](int64_t a, int64_t b) { return key(a) < key(b); });
+    std::sort(ids.begin(), ids.end(), [](int64_t a, int64_t b) { return key_of(a) < key_of(b); });
     ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
 }
 
@@ -43,9 +39,9 @@ void RowTable::begin_chunk() {
 double RowTable::expect(std::span<const int64_t> ids) {
     if (!cold_) return 0;
     std::lock_guard one(chunk_lock_);
-    std::vector<Item> missing;
+    Items missing;
     each_split_group(ids, 1, {kInChunk[chunk_], 0}, missing, [](Partition&, Item*, uint32_t) {});
-    for (const Item& item : missing) expected_[group_of(item.id)].push_back(item.id);
+    for (const Item& item : missing) expected_[group_of(key_of(item.id))].push_back(item.id);
     expected_ids_ += missing.size();
     return static_cast<double>(expected_ids_ * kChunkShare) / (static_cast<double>(quota()) * kPartitions);
 }
@@ -57,8 +53,7 @@ bool RowTable::load_expected() {
     const auto next = std::find_if(expected_.begin(), expected_.end(), waits);
     if (next == expected_.end()) return false;
     sort_and_deduplicate(*next);
-    const std::size_t most = std::clamp<std::size_t>(std::size_t{quota()} * kGroupPartitions / kChunkShare, 1, kMostRowsAtOnce);
-    const std::size_t first = next->size() - std::min(next->size(), most);
+    const std::size_t first = next->size() - std::min(next->size(), rows_at_once_);
     bring_in_ahead(std::span(*next).subspan(first), kInChunk[chunk_]);
     next->resize(first);
     if (next->empty()) std::vector<int64_t>().swap(*next);

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <vector>
 
+#include "aligned_bytes.h"
 #include "row_layout.h"
 #include "row_memory.h"
 
@@ -48,6 +49,7 @@ inline uint64_t mix(uint64_t x) {
     return x;
 }
 inline uint32_t partition_of(uint64_t mixed) { return static_cast<uint32_t>(mixed >> 56); }
+inline uint64_t key_of(int64_t id) { return mix(static_cast<uint64_t>(id)); }
 inline uint32_t home_of(uint64_t mixed) { return static_cast<uint32_t>(mixed >> 24); }
 
 struct alignas(64) Bucket {
@@ -81,7 +83,7 @@ struct PartitionCut {
     uint32_t live = 0;                   // rows in the cut
     std::vector<uint64_t> saved;         // one bit per row number
     std::vector<int64_t> saved_ids;
-    std::vector<std::byte> saved_rows;   // wide record, side record; in the order of saved_ids
+    PageVector<std::byte> saved_rows;    // wide record, side record; in the order of saved_ids
 
     bool is_saved(uint32_t row) const { return saved[row / 64] >> (row % 64) & 1; }
     void mark(uint32_t row) { saved[row / 64] |= uint64_t{1} << (row % 64); }

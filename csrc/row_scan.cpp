@@ -5,24 +5,17 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "disk_schedule.h"
 #include "row_partition.h"
 
 namespace gearshift {
-namespace {
-
-constexpr std::size_t kReadBytes = kBackgroundBytes;
-
-}  // namespace
-
 void throw_read_error(const RowFile& file, int error) {
     if (error < 0) throw RowFileError(file.path() + " is damaged: it ends early");
     throw RowIoError(file.path(), "cannot be read", error);
 }
 
-RowScan::RowScan(const RowFile& file, uint32_t begin, uint32_t end)
+RowScan::RowScan(const RowFile& file, uint32_t begin, uint32_t end, std::size_t read_bytes)
     : file_(&file), begin_(begin), next_(begin), end_(end),
-      bytes_(std::max<std::size_t>(kReadBytes / file.shape().block_bytes, 1) * file.shape().block_bytes) {
+      bytes_(std::max<std::size_t>(std::min(read_bytes, kBackgroundBytes) / file.shape().block_bytes, 1) * file.shape().block_bytes) {
     advance();
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "aligned_bytes.h"
+#include "disk_schedule.h"
 #include "row_file.h"
 
 namespace gearshift {
@@ -19,8 +20,9 @@ namespace gearshift {
 // checksum of all blocks.
 class RowScan {
 public:
-    RowScan(const RowFile& file, uint32_t begin_block, uint32_t end_block);
-    explicit RowScan(const RowFile& file) : RowScan(file, 0, file.blocks()) {}
+    // It reads about `read_bytes` at a time, at least a block and at most as much as background work may.
+    RowScan(const RowFile& file, uint32_t begin_block, uint32_t end_block, std::size_t read_bytes = kBackgroundBytes);
+    explicit RowScan(const RowFile& file, std::size_t read_bytes = kBackgroundBytes) : RowScan(file, 0, file.blocks(), read_bytes) {}
     static RowScan of_keys(const RowFile& file, uint64_t first, uint64_t last);  // and a few rows before and after them
 
     bool done() const { return done_; }

@@ -144,7 +144,7 @@ void RowTable::peek(std::span<const int64_t> ids, float* out_UW, uint32_t thread
         kernels_.pull(call, p, items, rules_ ? show_ended(p, items, n, out_UW) : n);
     };
     if (!cold_) return each_group(ids, threads, work);
-    std::vector<Item> missing;
+    Items missing;
     each_split_group(ids, threads, {}, missing, work);
     const FetchedRows fetched = fetch(missing);
     for (std::size_t i = 0; i < missing.size(); ++i) {
@@ -194,7 +194,7 @@ void RowTable::contains(std::span<const int64_t> ids, bool* out_U) {
             for (const Item& item : std::span(items, n))
                 out_U[item.position] = exists(partition, item);
         });
-    std::vector<Item> missing;
+    Items missing;
     each_split_group(ids, 1, {}, missing, [&](Partition& partition, Item* items, uint32_t n) {
         for (const Item& item : std::span(items, n)) out_U[item.position] = exists(partition, item);
     });

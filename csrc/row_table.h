@@ -39,7 +39,7 @@ struct TierCounts {
 
 struct FetchedRows {  // rows read from the cold tier
     uint32_t record_bytes;
-    std::vector<std::byte> records;
+    AlignedBytes records;
     std::vector<uint8_t> found;
 
     const std::byte* record(std::size_t i) const { return records.data() + i * record_bytes; }
@@ -127,6 +127,7 @@ public:
 private:
     using GroupWork = std::function<void(Partition&, Item*, uint32_t)>;
     using MissingIds = std::function<void(std::span<const Item>)>;
+    using Items = PageVector<Item>;
 
     void each_group(std::span<const int64_t> ids, uint32_t threads, const GroupWork& work);
     void run_groups(Item* items, const uint32_t* begins, uint32_t first, uint32_t last, const GroupWork& work);
@@ -153,18 +154,19 @@ private:
     // `note` is called with the ids that are not in memory, before they are brought in.
     void each_resident_group(std::span<const int64_t> ids, uint32_t threads, Marks marks, const GroupWork& work,
                              const MissingIds& note = [](std::span<const Item>) {});
-    void each_split_group(std::span<const int64_t> ids, uint32_t threads, Marks marks, std::vector<Item>& missing,
-                          const GroupWork& work);
-    std::vector<Item> bring_in(std::vector<Item>& missing, Marks marks, const GroupWork& work);
-    void bring_in_locked(std::vector<Item>& missing, Marks marks, const GroupWork& work);
+    void each_split_group(std::span<const int64_t> ids, uint32_t threads, Marks marks, Items& missing, const GroupWork& work);
+    void bring_in_all(std::span<Item> missing, Marks marks, const GroupWork& work);
+    Items bring_in(std::span<Item> missing, Marks marks, const GroupWork& work);
+    void bring_in_locked(std::span<Item> missing, Marks marks, const GroupWork& work);
     void bring_in_ahead(std::span<const int64_t> ids, uint64_t flag);
-    std::vector<Missing> missing_by_partition(std::vector<Item>& missing);
+    std::vector<Missing> missing_by_partition(std::span<Item> missing);
     void work_on_fetched(Partition& partition, std::span<Item> items, const std::byte* records, const uint8_t* found,
                          Marks marks, const GroupWork& work);
     FetchedRows fetch(std::span<const Item> items);
     std::size_t piece_end(std::span<const Item> items, std::size_t begin) const;
     void evict(Partition& partition);
     uint32_t quota() const;  // rows of a partition in memory
+    uint32_t quota(const Partition& partition) const;  // less those that are saved for a cut
     void pack(const RowAt& row, std::byte* record) const;
     void unpack(const std::byte* record, const RowAt& row) const;
     RowBlockData with_cold_rows(RowBlockData&& hot, const ColdView& view, uint32_t partition) const;
@@ -194,6 +196,7 @@ private:
     std::unique_ptr<LookupCounts> lookups_;  // it and the next are null if all rows stay in memory
     std::unique_ptr<ColdTier> cold_;
     std::size_t hot_bytes_ = 0;       // for rows in memory and the index of the files
+    std::size_t rows_at_once_ = 0;    // that a call fetches
     uint32_t fixed_quota_ = 0;        // rows of a partition in memory; 0: as many as fit
     std::array<ColdView, kColdGroups> cut_views_;
     std::mutex chunk_lock_;           // guards the three below

@@ -26,8 +26,19 @@ constexpr int kOptimisticTries = 3;
 constexpr std::size_t kIndexBytesPerRow = 36;  // 16-byte slots, at least 4/9 full
 constexpr std::size_t kBufferShare = 8;        // of the budget, for rows that are about to be written
 constexpr std::size_t kMostBufferBytes = std::size_t{256} << 20;
+constexpr std::size_t kWorkShare = 64;         // of the budget, for each of: blocks of a reader, rows of a fetch, merging
+constexpr std::size_t kFewestWorkBytes = std::size_t{128} << 10, kMostWorkBytes = std::size_t{4} << 20;
+constexpr std::size_t kHeapShare = 32;         // of the budget, beyond it
+constexpr std::size_t kFetches = 2;            // at the same time: one of the training step, one ahead
+constexpr std::size_t kFetchBytesPerRow = 96;  // beside its record: its id on the way through the files
 constexpr uint32_t kLookAhead = 16;
 constexpr uint32_t kPieceShare = 32, kFewestInserted = 32;
+
+template <class Items>
+void sort_by_key(Items& items) {
+    const auto before = [](const Item& a, const Item& b) { return key_of(a.id) < key_of(b.id); };
+    if (!std::is_sorted(items.begin(), items.end(), before)) std::stable_sort(items.begin(), items.end(), before);
+}
 
 // Number of rows loaded into a partition before others are evicted.
 uint32_t piece_rows(uint32_t quota) { return std::max(quota / kPieceShare, std::min(kFewestInserted, quota)); }
@@ -39,11 +50,14 @@ uint32_t leaving_rows(uint32_t quota) { return std::max(quota / kPieceShare, std
 
 std::size_t RowTable::add_cold_tier(std::string folder, std::size_t budget_bytes, std::size_t hot_rows, uint32_t tables) {
     if (cold_ || size()) throw std::invalid_argument("a cold tier is added once, to an empty table");
-    const std::size_t buffers = std::min(budget_bytes / kBufferShare, kMostBufferBytes);
-    hot_bytes_ = budget_bytes - buffers;
+    const std::size_t work = std::clamp(budget_bytes / kWorkShare, kFewestWorkBytes, kMostWorkBytes);
+    const ColdMemory memory{std::min(budget_bytes / kBufferShare, kMostBufferBytes), work, work, budget_bytes / kHeapShare};
+    const std::size_t taken = memory.buffers + kMostReaders * memory.reading + kFetches * work + memory.merging;
+    hot_bytes_ = budget_bytes > taken ? budget_bytes - taken : 0;
+    rows_at_once_ = work / (file_shape().record_bytes + kFetchBytesPerRow);
     fixed_quota_ = static_cast<uint32_t>((hot_rows + kPartitions - 1) / kPartitions);
     lookups_ = std::make_unique<LookupCounts>(tables);
-    cold_ = std::make_unique<ColdTier>(std::move(folder), file_shape(), buffers);
+    cold_ = std::make_unique<ColdTier>(std::move(folder), file_shape(), memory);
     if (rules_ && rules_->any_expires()) cold_->drop_ended([this](const std::byte* record) { return is_over(record); });
     for (Partition& partition : partitions_) partition.birth_flags = kDirty | kReferenced;
     return std::size_t{quota()} * kPartitions;
@@ -64,25 +78,38 @@ uint32_t RowTable::quota() const {
     const std::size_t row = shape_.wide_stride + shape_.side_stride + kIndexBytesPerRow;
     // A partition's last slab is not full, and it notes the free rows of a slab.
     const std::size_t partition = sizeof(Partition) + shape_.bytes + shape_.rows * 2 * sizeof(uint64_t);
-    const std::size_t taken = cold_->index_bytes() + kPartitions * partition + (rules_ ? rules_->memory_bytes() : 0);
+    const std::size_t index = cold_->index_bytes() + 2 * cold_->index_bytes() / kColdGroups;  // of a file in the making, too
+    const std::size_t taken = index + kPartitions * partition + (rules_ ? rules_->memory_bytes() : 0);
     const std::size_t fitting = (hot_bytes_ > taken ? hot_bytes_ - taken : 0) / row / kPartitions;
     const std::size_t piece = std::max<std::size_t>(fitting / (kPieceShare + 1), std::min<std::size_t>(kFewestInserted, fitting / 2));
     const std::size_t rows = fitting - piece;
     return static_cast<uint32_t>(std::clamp<std::size_t>(rows, 1, uint32_t{1} << 30));
 }
 
+uint32_t RowTable::quota(const Partition& partition) const {
+    const uint32_t all = quota(), saved = partition.cut ? static_cast<uint32_t>(partition.cut->saved_ids.size()) : 0;
+    return all - std::min(saved, all / 2);
+}
+
 void RowTable::each_resident_group(std::span<const int64_t> ids, uint32_t threads, Marks marks, const GroupWork& work,
                                    const MissingIds& note) {
     if (!cold_) return each_group(ids, threads, work);
-    std::vector<Item> missing;
+    Items missing;
     each_split_group(ids, threads, marks, missing, work);
     note(missing);
-    for (int tries = 0; !missing.empty() && tries < kOptimisticTries; ++tries) missing = bring_in(missing, marks, work);
-    if (!missing.empty()) bring_in_locked(missing, marks, work);
+    sort_by_key(missing);
+    for (std::size_t begin = 0; begin < missing.size(); begin += rows_at_once_)
+        bring_in_all(std::span(missing).subspan(begin, std::min(rows_at_once_, missing.size() - begin)), marks, work);
+}
+
+void RowTable::bring_in_all(std::span<Item> missing, Marks marks, const GroupWork& work) {
+    Items again = bring_in(missing, marks, work);
+    for (int tries = 1; !again.empty() && tries < kOptimisticTries; ++tries) again = bring_in(again, marks, work);
+    if (!again.empty()) bring_in_locked(again, marks, work);
 }
 
 // Works on the rows in memory and marks them; the other ids are added to `missing`.
-void RowTable::each_split_group(std::span<const int64_t> ids, uint32_t threads, Marks marks, std::vector<Item>& missing,
+void RowTable::each_split_group(std::span<const int64_t> ids, uint32_t threads, Marks marks, Items& missing,
                                 const GroupWork& work) {
     std::mutex missing_lock;
     each_group(ids, threads, [&](Partition& partition, Item* items, uint32_t n) {
@@ -106,8 +133,7 @@ void RowTable::each_split_group(std::span<const int64_t> ids, uint32_t threads, 
 }
 
 FetchedRows RowTable::fetch(std::span<const Item> items) {
-    FetchedRows rows{cold_->shape().record_bytes, {}, {}};
-    rows.records.resize(items.size() * rows.record_bytes);
+    FetchedRows rows{cold_->shape().record_bytes, AlignedBytes(items.size() * cold_->shape().record_bytes), {}};
     rows.found.resize(items.size());
     std::vector<int64_t> ids(items.size());
     for (std::size_t i = 0; i < items.size(); ++i) ids[i] = items[i].id;
@@ -137,15 +163,13 @@ struct RowTable::Missing {
     std::size_t since = kNotWatching;  // the number of departures before the fetch
 };
 
-std::vector<RowTable::Missing> RowTable::missing_by_partition(std::vector<Item>& missing) {
-    const auto key = [](const Item& item) { return mix(static_cast<uint64_t>(item.id)); };
-    const auto before = [&](const Item& a, const Item& b) { return key(a) < key(b); };
-    if (!std::is_sorted(missing.begin(), missing.end(), before)) std::stable_sort(missing.begin(), missing.end(), before);
+// In the order of their keys, as they are in the files.
+std::vector<RowTable::Missing> RowTable::missing_by_partition(std::span<Item> missing) {
     std::vector<Missing> ranges;
     for (std::size_t begin = 0, end; begin < missing.size(); begin = end) {
-        const uint32_t number = partition_of(key(missing[begin]));
-        for (end = begin + 1; end < missing.size() && partition_of(key(missing[end])) == number;) ++end;
-        ranges.emplace_back(partitions_[number], std::span(missing).subspan(begin, end - begin));
+        const uint32_t number = partition_of(key_of(missing[begin].id));
+        for (end = begin + 1; end < missing.size() && partition_of(key_of(missing[end].id)) == number;) ++end;
+        ranges.emplace_back(partitions_[number], missing.subspan(begin, end - begin));
     }
     return ranges;
 }
@@ -158,11 +182,11 @@ std::size_t RowTable::piece_end(std::span<const Item> items, std::size_t begin) 
 }
 
 // Returns the ids that must be tried again, because their rows came and left meanwhile.
-std::vector<Item> RowTable::bring_in(std::vector<Item>& missing, Marks marks, const GroupWork& work) {
+RowTable::Items RowTable::bring_in(std::span<Item> missing, Marks marks, const GroupWork& work) {
     std::vector<Missing> ranges = missing_by_partition(missing);
     for (Missing& range : ranges) range.watch();
     FetchedRows fetched = fetch(missing);
-    std::vector<Item> again;
+    Items again;
     std::vector<int64_t> departed;
     for (const Missing& range : ranges) {
         Partition& partition = *range.partition;
@@ -196,7 +220,7 @@ std::vector<Item> RowTable::bring_in(std::vector<Item>& missing, Marks marks, co
 }
 
 // Fetches with the lock of the partition held, so that nothing can leave it.
-void RowTable::bring_in_locked(std::vector<Item>& missing, Marks marks, const GroupWork& work) {
+void RowTable::bring_in_locked(std::span<Item> missing, Marks marks, const GroupWork& work) {
     for (const Missing& range : missing_by_partition(missing)) {
         std::lock_guard held(range.partition->lock);
         for (std::size_t begin = 0, end; begin < range.items.size(); begin = end) {
@@ -232,7 +256,7 @@ void RowTable::work_on_fetched(Partition& partition, std::span<Item> items, cons
 // fetched, but not pushed since), and of these the ones with the fewest occurrences in the data (the count is part of the
 // row and survives on disk), then the oldest.
 void RowTable::evict(Partition& partition) {
-    const uint32_t live = partition.live.load(std::memory_order_relaxed), most = quota();
+    const uint32_t live = partition.live.load(std::memory_order_relaxed), most = quota(partition);
     if (live <= most) return;
     struct Candidate {
         uint64_t rank;

@@ -8,7 +8,8 @@ Compared are the final parameters and optimizer state (digests of each tensor fi
 the steps of the event log without the wording of reasons. A fact that differs between two runs of the same code, such
 as the staleness of asynchronous workers, is recorded as "varies" and not compared.
 
-Parameters are comparable on one kind of CPU only. Elsewhere, record again with the interpreter of the old checkout.
+Parameters are comparable on one kind of CPU only. On another one, OPENBLAS_CORETYPE=SkylakeX makes BLAS add up as on
+the one that recorded; or record again with the interpreter of the old checkout.
 """
 
 from __future__ import annotations

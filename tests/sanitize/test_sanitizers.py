@@ -13,18 +13,21 @@ ROOT = Path(__file__).parents[2]
 STRESS = Path(__file__).with_name("stress_rows.cpp")
 CORE = [
     *sorted((ROOT / "csrc").glob("row_*.cpp")),
+    *sorted((ROOT / "csrc").glob("cold_*.cpp")),
     *(
         ROOT / "csrc" / f"{name}.cpp"
         for name in (
             "occurrences",
             "parallel",
-            "cold_tier",
             "count_sketch",
             "block_reader",
+            "disk_probe",
             "disk_schedule",
             "feature_hash",
             "frozen_rows",
             "frozen_writer",
+            "heap_trim",
+            "io_ring",
         )
     ),
 ]

@@ -98,7 +98,8 @@ def tier_lines(tier: dict[str, Any], examples: int | None) -> Iterator[str]:
     each = terminal.size(tier["bytes_read"] // tier["reads"])
     yield (
         f"disk      {tier['reads'] / examples:.2f} reads of {each} per example, "
-        f"{tier['rows_read'] / tier['reads']:.2f} rows per read; {terminal.size(tier['bytes_written'])} written"
+        f"{tier['rows_read'] / tier['reads']:.2f} rows per read{_depth(tier)}; "
+        f"{terminal.size(tier['bytes_written'])} written"
     )
     if any(counts["loads"] for counts in tier.get("tables", {}).values()):
         yield lookup_table(tier["tables"])
@@ -118,6 +119,10 @@ def lookup_table(tables: dict[str, Any]) -> str:
         if counts["loads"]
     ]
     return terminal.table(heads, rows, right="lrrr", indent=len("disk      "))
+
+
+def _depth(tier: dict[str, Any]) -> str:
+    return f", {tier['queue_depth']:.0f} reads in flight" if tier.get("queue_depth") else ""
 
 
 def _short(value: Any) -> str:

@@ -75,7 +75,8 @@ class RowStack:
 class TierCounts:
     """Contents and counters of a store with a cold tier.
 
-    `lookups` and `misses` count ids in pulls; `stored_rows` includes stale copies.
+    `lookups` and `misses` count ids in pulls; `stored_rows` includes stale copies. `reads_in_flight` is summed over all
+    waits for the disk.
     """
 
     hot_rows: int
@@ -98,6 +99,8 @@ class TierCounts:
     files: int
     file_bytes: int
     index_bytes: int
+    read_waits: int
+    reads_in_flight: int
 
     def __add__(self, other: TierCounts) -> TierCounts:
         return TierCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -116,8 +119,13 @@ class TierCounts:
     def write_amplification(self) -> float:
         return self.bytes_written / self.bytes_flushed if self.bytes_flushed else 1.0
 
+    @property
+    def queue_depth(self) -> float:
+        """Reads in flight, on average, while the disk was read."""
+        return self.reads_in_flight / self.read_waits if self.read_waits else 0.0
+
     def ratios(self) -> dict[str, float]:
-        names = ("hit_rate", "space", "write_amplification")
+        names = ("hit_rate", "space", "write_amplification", "queue_depth")
         return {name: getattr(self, name) for name in names}
 
 

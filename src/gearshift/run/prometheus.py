@@ -74,6 +74,8 @@ TIER_COUNTERS = {
     "tier_bytes_written": "Bytes of row files written, merges included.",
     "tier_bytes_flushed": "Of these, the first time that rows left memory.",
     "tier_merges": "Merges of row files.",
+    "tier_read_waits": "Waits for reads from disk.",
+    "tier_reads_in_flight": "Reads in flight, summed over all waits.",
 }
 TIER_GAUGES = {
     "tier_hot_rows": "Rows in memory.",
