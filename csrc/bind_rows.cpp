@@ -179,14 +179,20 @@ void bind_table(nb::module_& m) {
         .def("close_cold_tier", &RowTable::close_cold_tier, NoGil())
         .def("cold_write_failure", &RowTable::cold_write_failure, NoGil())
         .def("settle_cold_tier", &RowTable::settle_cold_tier, NoGil())
-        .def("tier_counts", [](const RowTable& t) { return counts_by_name(t.tier_counts()); })
+        .def("tier_counts", [](const RowTable& t) {
+            const TierCounts counts = [&] {
+                const nb::gil_scoped_release released;  // it waits for locks of the disk tier
+                return t.tier_counts();
+            }();
+            return counts_by_name(counts);
+        })
         .def("lookups_by_table", [](const RowTable& t) {
             const std::vector<TableLookups> by_table = t.lookups_by_table();
             std::vector<uint64_t> counts;
             for (const auto& [lookups, misses, loads] : by_table) counts.insert(counts.end(), {lookups, misses, loads});
             return to_numpy(std::move(counts), {by_table.size(), 3});
         })
-        .def("__len__", &RowTable::size)
+        .def("__len__", &RowTable::size, NoGil())
         .def("memory_bytes", &RowTable::memory_bytes, NoGil())
         .def("pull", [](RowTable& t, Ids ids, const std::optional<Tables>& tables, Matrix<float> out, uint32_t threads) {
             check_matrix("out", out, ids.shape(0), t.layout().width);

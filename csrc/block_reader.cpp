@@ -44,8 +44,15 @@ public:
         if (!idle_.empty()) reader = std::move(idle_.back()), idle_.pop_back();
         if (!reader) ++made_;
         held.unlock();
-        const bool usable = reader && reader->made_under() == setting;
-        return usable ? std::move(reader) : std::make_unique<BlockReader>();
+        if (reader && reader->made_under() == setting) return reader;
+        try {
+            return std::make_unique<BlockReader>();
+        } catch (...) {
+            held.lock();
+            --made_;
+            returned_.notify_one();
+            throw;
+        }
     }
     void give_back(std::unique_ptr<BlockReader> reader) {
         {
@@ -165,6 +172,7 @@ QueueDepth BlockReader::read_with_ring(std::span<const Extent> extents, const Ar
         const std::size_t awaited = std::clamp<std::size_t>(flight.pending() / 4, 1, kTogether);
         if (ring_->submit_and_wait(static_cast<unsigned>(awaited)) != 0) {
             give_up_ring();
+            if (failure) std::rethrow_exception(failure);
             for (std::size_t i = 0; i < extents.size(); ++i)
                 if (!handed_over[i]) arrived(i, memory_.data(), pread_all(extents[i], memory_.data()));
             return depth;

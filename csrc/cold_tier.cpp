@@ -68,6 +68,7 @@ void ColdTier::throw_failure() {
 
 void ColdTier::put(int64_t id, const std::byte* record, bool replaces_stored) {
     if (failed_) throw_failure();
+    if (unwritten_ > kMostToWrite) wait_for_room();  // before the record is taken, because it may throw
     const uint32_t g = group_of(key_of(id));
     Group& group = groups_[g];
     bool sealed = false;
@@ -80,13 +81,14 @@ void ColdTier::put(int64_t id, const std::byte* record, bool replaces_stored) {
     }
     rows_put_.fetch_add(1, std::memory_order_relaxed);
     if (!sealed) return;
-    std::unique_lock held(work_lock_);
+    std::lock_guard held(work_lock_);
     to_write_.push_back(g);
+    unwritten_ = to_write_.size();
     work_changed_.notify_all();
-    wait_for_room(held);
 }
 
-void ColdTier::wait_for_room(std::unique_lock<std::mutex>& held) {
+void ColdTier::wait_for_room() {
+    std::unique_lock held(work_lock_);
     work_changed_.wait(held, [this] { return to_write_.size() <= kMostToWrite || failure_ || write_failure_ || stopping_; });
     if (failure_) std::rethrow_exception(failure_);
     if (write_failure_ && to_write_.size() > kMostUnwritten) std::rethrow_exception(write_failure_);
@@ -152,18 +154,24 @@ bool ColdTier::work() {
     write_oldest(group);
     std::lock_guard held(work_lock_);
     to_write_.pop_front();
+    unwritten_ = to_write_.size();
     return true;
 }
 
 // A merge needs room for a second copy of its rows. Without it, lookups are slower but right.
 bool ColdTier::merge_if_due(std::size_t fewest_runs) {
     if (Clock::now() < merge_again_) return false;
+    std::exception_ptr failure;
+    bool merged = false;
     try {
-        return merge_one(fewest_runs);
+        merged = merge_one(fewest_runs);
     } catch (const RowWriteError&) {
+        failure = std::current_exception();
         merge_again_ = Clock::now() + kMergeAgainAfter;
-        return false;
     }
+    std::lock_guard held(work_lock_);
+    merge_failure_ = failure;
+    return merged;
 }
 
 // The disk may be shared, and its rates change.
@@ -197,10 +205,20 @@ void ColdTier::write_oldest(uint32_t g) {
     bytes_written_.fetch_add(file->bytes(), std::memory_order_relaxed);
     bytes_flushed_.fetch_add(file->bytes(), std::memory_order_relaxed);
     std::lock_guard held(group.lock);
-    group.runs.insert(group.runs.begin(), {file, level_of(file->rows())});
+    group.runs.insert(group.runs.begin(), run_of(file));
     group.sealed.pop_back();
     group.stored += file->rows();
-    index_bytes_ += file->memory_bytes();
+}
+
+// The index of a file is in memory as long as anyone uses the file: a cut may keep one that was merged long ago.
+ColdView::Run ColdTier::run_of(const std::shared_ptr<RowFile>& file) {
+    const std::size_t bytes = file->memory_bytes();
+    index_bytes_ += bytes;
+    const auto let_go = [this, bytes, held = file](RowFile*) mutable {
+        held.reset();
+        index_bytes_ -= bytes;
+    };
+    return {std::shared_ptr<RowFile>(file.get(), let_go), level_of(file->rows())};
 }
 
 // A run of level n has up to 8^n times the rows of a buffer. Levels follow from sizes, so a merge that drops many stale rows
@@ -214,9 +232,9 @@ uint32_t ColdTier::level_of(uint64_t rows) const {
 // All runs of a group if more than half of its rows are stale; otherwise the newest neighbours of one level, if there are
 // enough of them.
 ColdTier::RunRange ColdTier::runs_to_merge(const Group& group) const {
-    const std::size_t runs = group.runs.size();
+    const std::size_t runs = group.runs.size(), fewest = ended_ ? 1 : 2;  // rows of a single run may end
     const uint64_t live = group.stored > group.stale ? group.stored - group.stale : 0;
-    if (runs > 1 && group.stored > 2 * live + buffer_rows_) return {0, runs};
+    if (runs >= fewest && group.stored > 2 * live + buffer_rows_) return {0, runs};
     for (std::size_t begin = 0, end; begin < runs; begin = end) {
         for (end = begin; end < runs && group.runs[end].level == group.runs[begin].level;) ++end;
         if (end - begin >= kRunsPerLevel) return {begin, end};
@@ -270,15 +288,11 @@ void ColdTier::merge(uint32_t g, RunRange range) {
     std::lock_guard held(group.lock);
     const auto first = group.runs.begin() + static_cast<std::ptrdiff_t>(range.begin);
     const auto rest = group.runs.erase(first, first + static_cast<std::ptrdiff_t>(range.size()));
-    if (file) group.runs.insert(rest, {file, level_of(file->rows())});
+    if (file) group.runs.insert(rest, run_of(file));
     const uint64_t after = file ? file->rows() : 0, dropped = before - after;
     group.stored -= dropped;
     group.stale -= std::min(group.stale, whole ? std::max(dropped, stale) : dropped);  // `add_stale` is an estimate
-    if (file) index_bytes_ += file->memory_bytes();
-    for (const ColdView::Run& run : merged) {
-        index_bytes_ -= run.file->memory_bytes();
-        run.file->remove_when_unused();
-    }
+    for (const ColdView::Run& run : merged) run.file->remove_when_unused();
 }
 
 std::string ColdTier::new_path(uint32_t group) {
@@ -297,9 +311,9 @@ void ColdTier::settle() {
         }
         return false;
     };
-    work_changed_.wait(held, [&] { return failure_ || write_failure_ || (to_write_.empty() && !busy_ && !merging()); });
-    if (failure_) std::rethrow_exception(failure_);
-    if (write_failure_) std::rethrow_exception(write_failure_);
+    const auto failed = [this] { return failure_ ? failure_ : write_failure_ ? write_failure_ : merge_failure_; };
+    work_changed_.wait(held, [&] { return failed() || (to_write_.empty() && !busy_ && !merging()); });
+    if (failed()) std::rethrow_exception(failed());
 }
 
 ColdCounts ColdTier::counts() const {
@@ -318,12 +332,11 @@ ColdCounts ColdTier::counts() const {
 }
 
 std::size_t ColdTier::memory_bytes() const {
-    std::size_t bytes = sizeof *this;
+    std::size_t bytes = sizeof *this + index_bytes_;
     for (const Group& group : groups_) {
         std::lock_guard held(group.lock);
         bytes += group.active->memory_bytes();
         for (const auto& buffer : group.sealed) bytes += buffer->memory_bytes();
-        for (const ColdView::Run& run : group.runs) bytes += run.file->memory_bytes();
     }
     return bytes;
 }

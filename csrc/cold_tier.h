@@ -9,8 +9,8 @@
 // together are read as one extent. Merging and writing ask for a turn on the disk for each request (disk_schedule.h).
 // Tombstones are dropped only by merges that include the oldest file: an older record would come back otherwise.
 //
-// If rows cannot be written (a full disk), they stay readable in their buffers, beyond the budget, and writing is retried: a
-// step in progress is completed, and its caller sees `write_failure` afterwards. A merge that cannot be written is
+// If rows cannot be written (a full disk), they stay readable in up to 128 buffers, beyond the budget, and writing is retried:
+// a step in progress is completed, and its caller sees `write_failure` afterwards. Then `put` throws. A merge that cannot be written is
 // postponed. What cannot be read is lost; the next `put` throws.
 //
 // The files are the working state of one process and are removed with it: checkpoints hold all rows. Thread-safe. It
@@ -120,7 +120,8 @@ private:
     bool work();  // does one piece of it; false: there is none
     bool merge_if_due(std::size_t fewest_runs);
     bool measure_disk_if_due();
-    void wait_for_room(std::unique_lock<std::mutex>& held);
+    void wait_for_room();
+    ColdView::Run run_of(const std::shared_ptr<RowFile>& file);
     void write_oldest(uint32_t group);
     bool merge_one(std::size_t fewest_runs);
     struct RunRange {
@@ -140,17 +141,18 @@ private:
     std::atomic<ReadPlan> plan_{};
     Clock::time_point measure_at_{};  // of the writer thread
     std::function<bool(const std::byte*)> ended_;
+    std::atomic<std::size_t> index_bytes_{0};  // before the files, whose end changes it
     std::array<Group, kColdGroups> groups_;
     std::atomic<uint64_t> files_made_{0};
-    std::atomic<std::size_t> index_bytes_{0};
     std::atomic<uint64_t> block_reads_{0}, bytes_read_{0}, rows_found_{0}, needless_reads_{0}, read_waits_{0}, reads_in_flight_{0};
     std::atomic<uint64_t> rows_put_{0}, bytes_written_{0}, bytes_flushed_{0}, merges_{0};
 
     mutable std::mutex work_lock_;  // guards what follows; taken before a group's lock, never after it
     std::condition_variable work_changed_;
     std::deque<uint32_t> to_write_;  // groups, one entry per sealed buffer
+    std::atomic<std::size_t> unwritten_{0};  // their number
     std::exception_ptr failure_;        // final
-    std::exception_ptr write_failure_;  // until a retry succeeds
+    std::exception_ptr write_failure_, merge_failure_;  // until a retry succeeds
     Clock::time_point write_failed_at_{}, merge_again_{};
     std::atomic<bool> stopping_{false}, failed_{false};  // changed under the lock
     bool busy_ = false;

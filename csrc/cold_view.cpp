@@ -79,9 +79,8 @@ void ColdTier::adopt(uint32_t g, const std::vector<std::shared_ptr<RowFile>>& fi
     if (!group.runs.empty() || !group.sealed.empty() || group.active->size())
         throw std::invalid_argument("files are taken over by an empty group");
     for (const auto& file : files) {
-        group.runs.push_back({file, level_of(file->rows())});
+        group.runs.push_back(run_of(file));
         group.stored += file->rows();
-        index_bytes_ += file->memory_bytes();
     }
     group.stale = group.stored - live;
 }

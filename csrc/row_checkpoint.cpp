@@ -41,6 +41,7 @@ std::vector<std::string> RowTable::write_cut_groups(uint32_t first, uint32_t las
     if (!cut_open_) throw std::invalid_argument("the cut is closed");
     if (first >= last || last > kColdGroups || (cold_ && last - first > 1))
         throw std::invalid_argument("a file has the rows of one group, or of several if there is no cold tier");
+    for (uint32_t g = 0; g < first; ++g) cut_views_[g] = {};  // what they keep is in memory beyond the budget
     const ColdView& view = cut_views_[first];
     std::size_t most = 0;
     for (uint32_t p = first * kGroupPartitions; p < last * kGroupPartitions; ++p) {

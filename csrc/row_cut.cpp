@@ -109,7 +109,12 @@ RowBlockData RowTable::read_cut_partition(uint32_t number) {
     std::lock_guard one(cut_lock_);
     if (!cut_open_) throw std::invalid_argument("the cut is closed");
     RowBlockData block = take_cut_partition(number, CutOrder::by_id, /*unstored_only=*/false);
-    if (cold_) block = with_cold_rows(std::move(block), cut_views_[number / kGroupPartitions], number);
+    if (cold_) {
+        const uint32_t group = number / kGroupPartitions;
+        block = with_cold_rows(std::move(block), cut_views_[group], number);
+        const auto begin = cut_read_.begin() + group * kGroupPartitions;
+        if (std::all_of(begin, begin + kGroupPartitions, [](bool read) { return read; })) cut_views_[group] = {};
+    }
     return living(std::move(block), cut_rules_.horizons);
 }
 

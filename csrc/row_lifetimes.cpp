@@ -136,9 +136,11 @@ std::vector<uint64_t> RowTable::rows_by_table() {
 
 // Removes the rows of one partition that are over: a slice of the work after each push.
 void RowTable::sweep() {
-    if (sweeping_.load(std::memory_order_relaxed) == 0) return;
+    uint32_t left = sweeping_.load(std::memory_order_relaxed);
+    do {
+        if (left == 0) return;
+    } while (!sweeping_.compare_exchange_weak(left, left - 1, std::memory_order_relaxed));
     Partition& partition = partitions_[sweep_at_.fetch_add(1, std::memory_order_relaxed) % kPartitions];
-    sweeping_.fetch_sub(1, std::memory_order_relaxed);
     std::vector<int64_t> ended;
     std::lock_guard held(partition.lock);
     partition.each([&](int64_t id, uint64_t place) {

@@ -8,6 +8,7 @@
 namespace gearshift {
 namespace {
 
+constexpr std::size_t kFewestDepartures = 64, kDepartureShare = 8;  // noted departures; their share of the rows in memory
 constexpr double kFirstBuckets = 8, kGrowth = 1.5;
 // Small, to fit into the holes that outgrown indexes leave. Smaller still if rows have little memory.
 constexpr std::size_t kSlabBytes = 16 << 10, kSmallSlabBytes = 4 << 10;
@@ -123,8 +124,14 @@ void Partition::erase_in(Bucket& bucket, int slot, bool last) {
     live.fetch_sub(1, std::memory_order_relaxed);
 }
 
+// With many callers there may never be a moment without a fetch, in which the list ends.
 void Partition::note_departure(int64_t id) {
-    if (fetches) departed.push_back(id);
+    if (!fetches) return;
+    if (departed.size() >= kFewestDepartures + live.load(std::memory_order_relaxed) / kDepartureShare) {
+        departed.clear();
+        ++forgotten;
+    }
+    departed.push_back(id);
 }
 
 void Partition::save_before_write(int64_t id, uint64_t place) {

@@ -142,6 +142,7 @@ public:
     uint64_t birth_flags = 0;            // of rows that are inserted
     uint32_t fetches = 0;                // calls that are fetching rows of this partition
     std::vector<int64_t> departed;       // ids that have left meanwhile; empty if there is no such call
+    uint32_t forgotten = 0;              // how often `departed` was cleared because it had become too long
 
 private:
     uint64_t new_row();

@@ -112,8 +112,10 @@ RowTable::RowTable(const std::vector<PartSpec>& parts, uint64_t seed, bool porta
 std::size_t RowTable::size() const {
     if (rules_ && rules_->any_expires()) return rules_->rows();
     std::size_t rows = 0;
-    for (const Partition& partition : partitions_)
+    for (const Partition& partition : partitions_) {
+        std::lock_guard held(partition.lock);  // otherwise a row that moves between the tiers counts twice, or not at all
         rows += partition.live.load(std::memory_order_relaxed) + partition.cold_only.load(std::memory_order_relaxed);
+    }
     return rows;
 }
 
@@ -123,7 +125,8 @@ std::size_t RowTable::memory_bytes() const {
         std::lock_guard held(partition.lock);
         bytes += partition.overhead_bytes();
     }
-    if (cold_) bytes += cold_->memory_bytes() + expected_ids_ * sizeof(int64_t);
+    const ColdTier* cold = open_cold_.load(std::memory_order_acquire);
+    if (cold) bytes += cold->memory_bytes() + expected_ids_ * sizeof(int64_t);
     if (rules_) bytes += rules_->memory_bytes();
     return bytes;
 }
@@ -146,14 +149,13 @@ void RowTable::peek(std::span<const int64_t> ids, float* out_UW, uint32_t thread
     if (!cold_) return each_group(ids, threads, work);
     Items missing;
     each_split_group(ids, threads, {}, missing, work);
-    const FetchedRows fetched = fetch(missing);
-    for (std::size_t i = 0; i < missing.size(); ++i) {
-        float* out = out_UW + std::size_t{missing[i].position} * layout_.width;
-        if (fetched.found[i] && !is_over(fetched.record(i)))
-            std::memcpy(out, fetched.record(i) + sizeof(RowMeta), layout_.width * sizeof(float));
+    each_fetched(missing, [&](const Item& item, const std::byte* record) {
+        float* out = out_UW + std::size_t{item.position} * layout_.width;
+        if (record)
+            std::memcpy(out, record + sizeof(RowMeta), layout_.width * sizeof(float));
         else
-            show_unborn(layout_, seed_, missing[i].id, out);
-    }
+            show_unborn(layout_, seed_, item.id, out);
+    });
 }
 
 void RowTable::push(std::span<const int64_t> ids, const uint16_t* tables_U, const float* sums_UW, const uint32_t* counts_U,
@@ -198,8 +200,7 @@ void RowTable::contains(std::span<const int64_t> ids, bool* out_U) {
     each_split_group(ids, 1, {}, missing, [&](Partition& partition, Item* items, uint32_t n) {
         for (const Item& item : std::span(items, n)) out_U[item.position] = exists(partition, item);
     });
-    const FetchedRows fetched = fetch(missing);
-    for (std::size_t i = 0; i < missing.size(); ++i) out_U[missing[i].position] = fetched.found[i] && !is_over(fetched.record(i));
+    each_fetched(missing, [&](const Item& item, const std::byte* record) { out_U[item.position] = record != nullptr; });
 }
 
 std::size_t RowTable::erase(std::span<const int64_t> ids) {

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <semaphore>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,6 +37,8 @@ struct TierCounts {
     uint64_t prefetched = 0, evicted = 0, written_back = 0, retries = 0;
     ColdCounts disk;
 };
+
+constexpr std::ptrdiff_t kMostFetches = 2;  // at the same time: one of the training step, one ahead
 
 struct FetchedRows {  // rows read from the cold tier
     uint32_t record_bytes;
@@ -105,7 +108,10 @@ public:
     TierCounts tier_counts() const;
     std::vector<TableLookups> lookups_by_table() const { return lookups_ ? lookups_->by_table() : std::vector<TableLookups>(); }
     void settle_cold_tier() { cold_->settle(); }
-    std::string cold_write_failure() const { return cold_ ? cold_->write_failure() : std::string(); }
+    std::string cold_write_failure() const {
+        const ColdTier* cold = open_cold_.load(std::memory_order_acquire);
+        return cold ? cold->write_failure() : std::string();
+    }
     void close_cold_tier() { cold_->stop(); }  // before its folder is removed
     // Takes over the files of one group, newest first, which lie in the tier's folder. The group must be empty.
     void adopt_files(const std::vector<std::string>& paths);
@@ -119,8 +125,8 @@ public:
     std::size_t cut_size() const { return cut_size_; }
     RowBlockData read_cut_partition(uint32_t number);  // once per partition
     // The cut of some groups of partitions as row files, newest first: one is written to `path`, unless it would be empty,
-    // and the others are the tier's, which exist until the cut ends. Instead of reading the groups' partitions. With a cold
-    // tier it is one group at a time, because each has files of its own.
+    // and the others are the tier's, which exist until a later group is written or the cut ends. Instead of reading the
+    // groups' partitions, and in their order. With a cold tier it is one group at a time, because each has files of its own.
     std::vector<std::string> write_cut_groups(uint32_t first, uint32_t last, const std::string& path);
     void end_cut();
 
@@ -163,6 +169,7 @@ private:
     void work_on_fetched(Partition& partition, std::span<Item> items, const std::byte* records, const uint8_t* found,
                          Marks marks, const GroupWork& work);
     FetchedRows fetch(std::span<const Item> items);
+    void each_fetched(std::span<const Item> items, const std::function<void(const Item&, const std::byte*)>& visit);
     std::size_t piece_end(std::span<const Item> items, std::size_t begin) const;
     void evict(Partition& partition);
     uint32_t quota() const;  // rows of a partition in memory
@@ -184,7 +191,7 @@ private:
     std::array<Partition, kPartitions> partitions_;
     std::atomic<uint32_t> calls_{0};
     Gate gate_;
-    std::mutex cut_lock_;  // guards the three below
+    std::mutex cut_lock_;  // guards everything whose name begins with `cut_`
     bool cut_open_ = false;
     std::atomic<std::size_t> cut_size_{0};
     std::array<bool, kPartitions> cut_read_{};
@@ -195,11 +202,13 @@ private:
 
     std::unique_ptr<LookupCounts> lookups_;  // it and the next are null if all rows stay in memory
     std::unique_ptr<ColdTier> cold_;
+    std::atomic<ColdTier*> open_cold_{nullptr};  // the same, for threads that may look while it is opened
+    std::counting_semaphore<> fetches_{kMostFetches};
     std::size_t hot_bytes_ = 0;       // for rows in memory and the index of the files
     std::size_t rows_at_once_ = 0;    // that a call fetches
     uint32_t fixed_quota_ = 0;        // rows of a partition in memory; 0: as many as fit
     std::array<ColdView, kColdGroups> cut_views_;
-    std::mutex chunk_lock_;           // guards the three below
+    std::mutex chunk_lock_;           // guards `chunk_` and `expected_`
     uint32_t chunk_ = 0;              // the one that is expected has an even or an odd number
     std::array<std::vector<int64_t>, kColdGroups> expected_;  // ids that are not in memory
     std::atomic<std::size_t> expected_ids_{0};

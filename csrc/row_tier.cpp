@@ -8,7 +8,8 @@
 //
 // Why a late fetch cannot overwrite a newer update: while the row is resident, the fetched record is ignored. If the row
 // was resident, was changed and left again, the partition noted its departure (`Partition::departed`), which it does while
-// anyone fetches; the caller finds the id there, and fetches its row again. After a few such retries it holds the lock.
+// anyone fetches; the caller finds the id there, and fetches its row again. If the list was cleared meanwhile, because it had
+// become too long, any row that is not resident may have left. After a few such retries the caller holds the lock.
 //
 // A row in memory takes precedence over its record on disk. A row that is evicted unchanged is not written again.
 #include <algorithm>
@@ -29,10 +30,20 @@ constexpr std::size_t kMostBufferBytes = std::size_t{256} << 20;
 constexpr std::size_t kWorkShare = 64;         // of the budget, for each of: blocks of a reader, rows of a fetch, merging
 constexpr std::size_t kFewestWorkBytes = std::size_t{128} << 10, kMostWorkBytes = std::size_t{4} << 20;
 constexpr std::size_t kHeapShare = 32;         // of the budget, beyond it
-constexpr std::size_t kFetches = 2;            // at the same time: one of the training step, one ahead
 constexpr std::size_t kFetchBytesPerRow = 96;  // beside its record: its id on the way through the files
 constexpr uint32_t kLookAhead = 16;
 constexpr uint32_t kPieceShare = 32, kFewestInserted = 32;
+
+class OneFetch {
+public:
+    explicit OneFetch(std::counting_semaphore<>& fetches) : fetches_(fetches) { fetches_.acquire(); }
+    ~OneFetch() { fetches_.release(); }
+    OneFetch(const OneFetch&) = delete;
+    OneFetch& operator=(const OneFetch&) = delete;
+
+private:
+    std::counting_semaphore<>& fetches_;
+};
 
 template <class Items>
 void sort_by_key(Items& items) {
@@ -52,12 +63,13 @@ std::size_t RowTable::add_cold_tier(std::string folder, std::size_t budget_bytes
     if (cold_ || size()) throw std::invalid_argument("a cold tier is added once, to an empty table");
     const std::size_t work = std::clamp(budget_bytes / kWorkShare, kFewestWorkBytes, kMostWorkBytes);
     const ColdMemory memory{std::min(budget_bytes / kBufferShare, kMostBufferBytes), work, work, budget_bytes / kHeapShare};
-    const std::size_t taken = memory.buffers + kMostReaders * memory.reading + kFetches * work + memory.merging;
+    const std::size_t taken = memory.buffers + kMostReaders * memory.reading + kMostFetches * work + memory.merging;
     hot_bytes_ = budget_bytes > taken ? budget_bytes - taken : 0;
     rows_at_once_ = work / (file_shape().record_bytes + kFetchBytesPerRow);
     fixed_quota_ = static_cast<uint32_t>((hot_rows + kPartitions - 1) / kPartitions);
     lookups_ = std::make_unique<LookupCounts>(tables);
     cold_ = std::make_unique<ColdTier>(std::move(folder), file_shape(), memory);
+    open_cold_.store(cold_.get(), std::memory_order_release);
     if (rules_ && rules_->any_expires()) cold_->drop_ended([this](const std::byte* record) { return is_over(record); });
     for (Partition& partition : partitions_) partition.birth_flags = kDirty | kReferenced;
     return std::size_t{quota()} * kPartitions;
@@ -132,6 +144,19 @@ void RowTable::each_split_group(std::span<const int64_t> ids, uint32_t threads, 
     });
 }
 
+// Fetches without bringing anything into memory, as many rows at once as are paid for.
+void RowTable::each_fetched(std::span<const Item> items, const std::function<void(const Item&, const std::byte*)>& visit) {
+    for (std::size_t begin = 0; begin < items.size(); begin += rows_at_once_) {
+        const std::span some = items.subspan(begin, std::min(rows_at_once_, items.size() - begin));
+        const OneFetch one(fetches_);
+        const FetchedRows fetched = fetch(some);
+        for (std::size_t i = 0; i < some.size(); ++i) {
+            const bool exists = fetched.found[i] && !is_over(fetched.record(i));
+            visit(some[i], exists ? fetched.record(i) : nullptr);
+        }
+    }
+}
+
 FetchedRows RowTable::fetch(std::span<const Item> items) {
     FetchedRows rows{cold_->shape().record_bytes, AlignedBytes(items.size() * cold_->shape().record_bytes), {}};
     rows.found.resize(items.size());
@@ -144,7 +169,7 @@ FetchedRows RowTable::fetch(std::span<const Item> items) {
 // While it exists, the partition notes which ids leave it.
 struct RowTable::Missing {
     Missing(Partition& of, std::span<Item> items) : partition(&of), items(items) {}
-    Missing(Missing&& other) noexcept : partition(std::exchange(other.partition, nullptr)), items(other.items), since(other.since) {}
+    Missing(Missing&& other) noexcept : partition(std::exchange(other.partition, nullptr)), items(other.items), since(other.since), forgotten(other.forgotten) {}
     ~Missing() {
         if (!partition || !watching()) return;
         std::lock_guard held(partition->lock);
@@ -154,6 +179,7 @@ struct RowTable::Missing {
         std::lock_guard held(partition->lock);
         ++partition->fetches;
         since = partition->departed.size();
+        forgotten = partition->forgotten;
     }
     bool watching() const { return since != kNotWatching; }
 
@@ -161,6 +187,7 @@ struct RowTable::Missing {
     Partition* partition;
     std::span<Item> items;
     std::size_t since = kNotWatching;  // the number of departures before the fetch
+    uint32_t forgotten = 0;            // how often they had been cleared
 };
 
 // In the order of their keys, as they are in the files.
@@ -183,6 +210,7 @@ std::size_t RowTable::piece_end(std::span<const Item> items, std::size_t begin) 
 
 // Returns the ids that must be tried again, because their rows came and left meanwhile.
 RowTable::Items RowTable::bring_in(std::span<Item> missing, Marks marks, const GroupWork& work) {
+    const OneFetch one(fetches_);
     std::vector<Missing> ranges = missing_by_partition(missing);
     for (Missing& range : ranges) range.watch();
     FetchedRows fetched = fetch(missing);
@@ -195,7 +223,8 @@ RowTable::Items RowTable::bring_in(std::span<Item> missing, Marks marks, const G
         departed.clear();
         for (std::size_t begin = 0, end; begin < range.items.size(); begin = end) {
             end = piece_end(range.items, begin);
-            if (known < partition.departed.size()) {
+            const bool any_left = partition.forgotten != range.forgotten;
+            if (!any_left && known < partition.departed.size()) {
                 departed.insert(departed.end(), partition.departed.begin() + static_cast<std::ptrdiff_t>(known), partition.departed.end());
                 std::sort(departed.begin(), departed.end());
                 known = partition.departed.size();
@@ -204,7 +233,7 @@ RowTable::Items RowTable::bring_in(std::span<Item> missing, Marks marks, const G
             std::size_t kept = begin;  // the others move to `again`
             for (std::size_t i = begin; i < end; ++i) {
                 const Item item = range.items[i];
-                const bool left = !departed.empty() && std::binary_search(departed.begin(), departed.end(), item.id);
+                const bool left = any_left || (!departed.empty() && std::binary_search(departed.begin(), departed.end(), item.id));
                 if (left && !partition.find_place(item.id, item.home)) {
                     again.push_back(item);
                     continue;
@@ -336,13 +365,15 @@ TierCounts RowTable::tier_counts() const {
         counts.cold_rows += partition.cold_only.load(std::memory_order_relaxed);
     }
     if (rules_ && rules_->any_expires()) counts.cold_rows = size() > counts.hot_rows ? size() - counts.hot_rows : 0;
+    const ColdTier* cold = open_cold_.load(std::memory_order_acquire);
+    if (!cold) return counts;
     for (const TableLookups& of_table : lookups_by_table()) {
         counts.lookups += of_table.lookups;
         counts.misses += of_table.misses;
     }
     counts.prefetched = prefetched_, counts.evicted = evicted_;
     counts.written_back = written_back_, counts.retries = retries_;
-    if (cold_) counts.disk = cold_->counts();
+    counts.disk = cold->counts();
     return counts;
 }
 

@@ -180,8 +180,9 @@ def naming_disk_errors() -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"rows on disk: {error.filename}: {error.strerror}. Earlier checkpoints are intact: resume the run, with "
-            "another storage.path if this disk fails"
+            f"rows on disk: {error.filename}: {error.strerror}. Resume the run from its last checkpoint, with another "
+            "storage.path if this disk fails. If the file is damaged, so are checkpoints that share it: resume "
+            "from an older one"
         ) from error
 
 

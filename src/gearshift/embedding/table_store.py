@@ -149,8 +149,9 @@ class MemoryStore:
     def adopt(self, stacks: Sequence[RowStack]) -> bool:
         if any(layout_of(stack) == ANY_LAYOUT for stack in stacks):
             return False
-        if self.tier is not None and any(len(groups_of(stack)) > 1 for stack in stacks):
-            return False
+        groups = [group for stack in stacks for group in groups_of(stack)]
+        if self.tier is not None and len(groups) > min(len(stacks), len(set(groups))):
+            return False  # the tier takes over one stack of each group
         if self.tier is not None:
             self.tier.open()
         with ThreadPoolExecutor(RESTORING_THREADS) as threads:

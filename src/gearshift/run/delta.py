@@ -66,6 +66,8 @@ def write_delta(
     if step <= since:
         raise UserError(f"the checkpoint of step {step} is not newer than that of step {since}")
     out = Path(path) if path else folder / "deltas" / f"step-{since}-to-{step}"
+    if path is not None:
+        _refuse_existing(out)
     counts: dict[str, dict[str, Any]] = {}
     arrays = _arrays(newer)
     with checkpoint.written_beside(out) as temporary:
@@ -100,8 +102,7 @@ def apply_deltas(base: str | Path, deltas: Sequence[str | Path], path: str | Pat
     chain = [Checkpoint.open(Path(delta), formats=(checkpoint.FORMAT_DELTA,)) for delta in deltas]
     _check_order(opened, chain)
     last, out = chain[-1], Path(path)
-    if out.exists():
-        raise UserError(f"{out} exists: name a new folder")
+    _refuse_existing(out)
     with checkpoint.written_beside(out) as temporary:
         files: dict[str, Any] = {}
         for name in sorted(last.facts[DELTA]["stores"]):
@@ -112,15 +113,27 @@ def apply_deltas(base: str | Path, deltas: Sequence[str | Path], path: str | Pat
             layout = last.layout(name) or opened.layout(name)
             blocks = (block for _, block in after.reading(rows))
             files |= checkpoint.write_rows(temporary, name, blocks, layout)
-            if before.facts != chain[0].facts[DELTA]["stores"][name]["base"]:
+            if before.facts != _digests(chain[0], name)["base"]:
                 raise UserError(f"delta {chain[0].path} was made for other rows than those of {opened.path}")
-            if after.facts != last.facts[DELTA]["stores"][name]["full"]:
+            if after.facts != _digests(last, name)["full"]:
                 raise UserError(
                     f"delta {last.path} does not reproduce the rows that it was made from; make a new one"
                 )
         facts = {k: v for k, v in last.facts.items() if k != DELTA}
         checkpoint.finish(temporary, out, facts, _arrays(last), files)
     return out
+
+
+def _refuse_existing(out: Path) -> None:
+    if out.exists():
+        raise UserError(f"{out} exists: name a new folder")
+
+
+def _digests(delta: Checkpoint, name: str) -> dict[str, Any]:
+    """Of a store before and after the delta, which does not list stores without rows."""
+    no_rows = RowDigest().facts
+    facts: dict[str, Any] = delta.facts[DELTA]["stores"].get(name, {"base": no_rows, "full": no_rows})
+    return facts
 
 
 def _of_step(checkpoints: Path, step: int | None) -> Checkpoint:
@@ -142,8 +155,8 @@ def _check_order(base: Checkpoint, chain: Sequence[Checkpoint]) -> None:
             raise UserError(f"delta {delta.path} applies to step {since}, but {where} is from step {step}")
         step, where = int(delta.facts["step"]), delta.path
     for earlier, later in pairwise(chain):
-        for name, facts in later.facts[DELTA]["stores"].items():
-            if facts["base"] != earlier.facts[DELTA]["stores"][name]["full"]:
+        for name in {*earlier.facts[DELTA]["stores"], *later.facts[DELTA]["stores"]}:
+            if _digests(later, name)["base"] != _digests(earlier, name)["full"]:
                 raise UserError(f"delta {later.path} was made for other rows than those of {earlier.path}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,12 @@ import pytest
 
 import gearshift as gs
 from gearshift.embedding.cold_tier import ColdTier, StorageSettings, TierFolder
+from gearshift.embedding.sharded import IdPlacement
 from gearshift.embedding.store import RowAdagrad, RowPart, RowSGD, RowStore
 from gearshift.embedding.table_store import MemoryStore
 from gearshift.errors import UserError
-from gearshift.parameters.checkpoint import resolve
+from gearshift.parameters import checkpoint
+from gearshift.parameters.checkpoint import Checkpoint, resolve
 from tests.unit.embedding.store_pair import PARTS, StorePair
 
 SMALL = 8 << 20
@@ -99,6 +102,7 @@ from pathlib import Path
 import numpy as np
 from gearshift.embedding.cold_tier import ColdTier
 from gearshift.embedding.table_store import MemoryStore
+from gearshift.embedding.sharded import IdPlacement
 from gearshift.embedding.store import RowAdagrad, RowPart
 resource.setrlimit(resource.RLIMIT_NOFILE, (600, 600))
 store = MemoryStore((RowPart("e", 4, RowAdagrad()),), seed=1, tier=ColdTier(Path(sys.argv[1]), 1 << 20, 256))
@@ -292,3 +296,40 @@ def test_a_run_resumes_with_another_memory(tmp_path: Path, monkeypatch: pytest.M
 def test_a_store_whose_rows_stay_in_memory_has_no_tier() -> None:
     store: RowStore = MemoryStore(PARTS, seed=1)
     assert store.tier is None
+
+
+@pytest.mark.parametrize("shards", [3, 4, 32])
+def test_rows_of_any_number_of_shards_are_restored(tmp_path: Path, shards: int) -> None:
+    """A group of partitions that lies on two shards has two stacks of files; the tier can take over only one."""
+    ids_U = np.arange(20_000)
+    expected = MemoryStore(PARTS, seed=1)
+    expected.pull(ids_U)
+    stores = {}
+    for number, at in enumerate(IdPlacement(ids_U, shards).groups):
+        shard = stores[f"rows0-s{number}"] = tiered(tmp_path / f"{number}", 512)
+        shard.pull(ids_U[at])
+    with ExitStack() as cuts:
+        opened = {name: cuts.enter_context(store.cut()) for name, store in stores.items()}
+        checkpoint.write(tmp_path / "saved", {}, {}, opened)
+    saved = Checkpoint.open(tmp_path / "saved")
+    store = tiered(tmp_path / "rows", 512)
+    taken_over = store.adopt(saved.stacks("rows0"))
+    assert taken_over == (shards == 4)
+    if not taken_over:
+        for block in saved.rows("rows0"):
+            store.load(block)
+    assert len(store) == len(ids_U)
+    np.testing.assert_array_equal(store.peek(ids_U), expected.peek(ids_U))
+
+
+def test_the_index_of_a_file_counts_as_long_as_a_cut_keeps_it(tmp_path: Path) -> None:
+    store, ids = tiered(tmp_path, 256), np.arange(400_000)
+    for ids_U in np.split(ids, 100):
+        store.pull(ids_U)
+    store.tier.settle()
+    index = store.tier.counts().index_bytes
+    with store.cut():
+        store.erase(ids)
+        store.tier.settle()
+        kept = store.memory_bytes()
+    assert kept - store.memory_bytes() > 0.9 * index

@@ -83,7 +83,8 @@ def test_far_too_much_that_cannot_be_written_is_an_error(tmp_path: Path) -> None
         add_one(store, 1)
         disk.fill()
         with pytest.raises(
-            UserError, match=r"rows on disk: .*: No space left on device\. Earlier checkpoints are intact"
+            UserError,
+            match=r"rows on disk: .*: No space left on device\. Resume the run from its last checkpoint",
         ):
             for step in range(2, 40):
                 add_one(store, step)

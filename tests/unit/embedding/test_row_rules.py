@@ -221,6 +221,29 @@ def test_a_row_that_has_ended_does_not_come_back_from_an_older_file(tmp_path: Pa
     assert not store.contains(ids_U).any() and len(store) == 300
 
 
+def test_a_file_whose_rows_have_ended_is_merged_by_itself(tmp_path: Path) -> None:
+    """It is the only file of its group: a checkpoint was taken over, and nothing is evicted afterwards."""
+    rules = (RowRule(), RowRule("short_lived", expire=Expire(5), period=0))
+    ids_U = np.arange(30_000)
+    tables_U, ones_U = np.ones(len(ids_U), np.uint16), np.ones(len(ids_U), np.uint32)
+    tier = ColdTier(tmp_path, 64 << 20, hot_rows=1 << 20)
+    store = MemoryStore(PARTS, seed=3, rules=rules, tier=tier)
+    for step, some in ((1, slice(None)), (9, slice(0, 9_000))):
+        gradients = np.ones((len(ids_U[some]), 5), np.float32)
+        store.push(ids_U[some], gradients, ones_U[some], examples=1, step=step, tables_U=tables_U[some])
+        store.lifetimes.move_horizons(Horizons(step + 1, ((0, 0),)))
+    with store.cut() as cut:
+        checkpoint.write(tmp_path / "saved", {}, {}, {"rows0": cut})
+    saved = Checkpoint.open(tmp_path / "saved")
+    restored = MemoryStore(PARTS, seed=3, rules=rules, tier=ColdTier(tmp_path, 1 << 20, hot_rows=256))
+    restored.lifetimes.restore(saved.rules("rows0"))
+    assert restored.adopt(saved.stacks("rows0"))
+    assert restored.tier.counts().files <= 16
+    restored.lifetimes.move_horizons(Horizons(11, ((0, 2),)))
+    restored.tier.settle()
+    assert len(restored) == 9_000 and restored.tier.counts().stored_rows <= 9_000
+
+
 def test_counting_takes_few_ids_for_known_ones() -> None:
     """Stated: an id that has not occurred is taken for one that has with a probability of at most 1 in 256."""
     store = MemoryStore(PARTS, seed=3, rules=(RowRule(), RowRule("counted", min_count=2)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -17,8 +18,10 @@ from gearshift.embedding.cold_tier import ColdTier
 from gearshift.embedding.row_files import NO_IDS, changes_in, write_changes
 from gearshift.embedding.store import RowBlock
 from gearshift.errors import UserError
+from gearshift.parameters import checkpoint
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.parameters.row_changes import RowDigest, applied, by_partition, changes
+from gearshift.run.folder import RUN
 from gearshift.training.timing import Every
 
 DATA = gs.read(gs.ClickLog(8000))
@@ -117,6 +120,11 @@ def test_the_command_line(
     assert_same_checkpoint(tmp_path / "full", trained.folder / "checkpoints" / f"step-{last}")
     assert cli.run(["apply-delta", base, "changes", "--out", "full"]) != 0
     assert "full exists: name a new folder" in capsys.readouterr().err
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").touch()
+    assert cli.run(["delta", run, "--since", str(first), "--out", "precious"]) != 0
+    assert "precious exists: name a new folder" in capsys.readouterr().err
+    assert (tmp_path / "precious" / "file").exists()
     assert cli.run(["delta", run]) != 0
     assert "--since STEP" in capsys.readouterr().err
 
@@ -146,3 +154,17 @@ def test_applied_changes_give_the_new_rows(old: dict[int, int], new: dict[int, i
     assert {int(i) for _, each in result.reading(rows) for i in each.ids_U} == set(new)
     list(expected.reading(by_partition([block(new)])))
     assert result.facts == expected.facts
+
+
+def test_a_store_may_get_its_first_row_between_two_deltas(trained: gs.Result, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    shutil.copy(trained.folder / RUN, run)
+    for step, stores in ((1, ["rows0"]), (2, ["rows0"]), (3, ["rows0", "rows1"])):
+        rows = {name: [block({step: step, 10 + step: 1})] for name in stores}
+        checkpoint.write(run / "checkpoints" / f"step-{step}", {"step": step}, {}, rows)
+    (run / "checkpoints" / "last").symlink_to("step-3")
+    deltas = [gs.write_delta(run, step, to=step + 1, path=tmp_path / f"from-{step}").path for step in (1, 2)]
+    full = gs.apply_deltas(run / "checkpoints" / "step-1", deltas, tmp_path / "full")
+    ids = [int(id_) for rows in Checkpoint.open(full).rows("rows1") for id_ in rows.ids_U]
+    assert sorted(ids) == [3, 13]

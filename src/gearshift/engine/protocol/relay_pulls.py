@@ -79,7 +79,7 @@ class RelayPulls:
         self._step: int | None = None  # the oldest that rows of this round came from
 
     def ask(self, pull: Pull) -> None:
-        if pull.version > self._version or not self._known:
+        if pull.version > self._version:
             self._version = pull.version
             self._forget()
             self._known = [KnownRows() for _ in pull.ids]
@@ -90,7 +90,8 @@ class RelayPulls:
             self.asked_ids += sum(map(len, pull.ids))
         self._waiting[pull.worker] = pull
         asked = zip(self._known, pull.ids, pull.tables, strict=True)
-        new = WantedRows(*zip(*(store.ask(ids_U, tables_U) for store, ids_U, tables_U in asked), strict=True))
+        new_of_stores = [store.ask(ids_U, tables_U) for store, ids_U, tables_U in asked]
+        new = WantedRows(tuple(ids for ids, _ in new_of_stores), tuple(tables for _, tables in new_of_stores))
         if any(map(len, new.ids)) or (pull.dense and not self._dense_asked):
             self._fetch(pull, new)
         self._serve()

@@ -27,6 +27,7 @@ from gearshift.engine.protocol.relay import RelayRole
 from gearshift.engine.protocol.relay_gives import HOLD, sum_of
 from gearshift.engine.protocol.relay_link import MISSED, RelayLink
 from gearshift.engine.protocol.relay_messages import Attend, MachineGive, MachineOffer, MachinePull
+from gearshift.engine.protocol.relay_pulls import RelayPulls
 from gearshift.engine.protocol.replica_messages import (
     Occasion,
     Offer,
@@ -95,6 +96,14 @@ class Machine:
 
 def pull(worker: int, ids: np.ndarray, version: int = 0) -> Pull:
     return Pull(1, worker, 1, 1 + version, version, (ids,), (np.zeros(len(ids), np.uint16),))
+
+
+def test_a_model_without_rows_pulls_its_dense_values_once() -> None:
+    pulls = RelayPulls(0, 5, 0)
+    for worker in range(3):
+        pulls.ask(Pull(1, worker, 1, 1, 0, (), (), True))
+    ((_, crossed),) = pulls.out
+    assert isinstance(crossed, MachinePull) and crossed.dense
 
 
 @settings(max_examples=30, deadline=None)
