@@ -9,8 +9,8 @@ a tenth more, page cache included; where none can be made, the output says what 
 `--warm` batches (`--most-warm` seconds at most), `--seconds` of measuring, then its files are deleted. All paths see
 the same batches in the same order; after the first `--check` of them they must hold the same weights. How each is
 set up is in its file in tier/; the peers come as wheels into an environment below `--peers`. The time includes
-Python's part of each binding, and ends when threads in the background have nothing left to do. Not counted, in
-favour of LMDB and the map: the kernel's threads that write their pages.
+Python's part of each binding, and ends when everything is written and threads in the background have nothing left to
+do. CPU time includes the kernel's threads, which write the pages of LMDB and of the map.
 
 `vs_rocksdb`, `vs_lmdb`, `vs_mmap`: our rows per CPU-second over theirs; `..._rows_per_second`: the same of rows per
 second.

@@ -107,7 +107,7 @@ def race(
 ) -> dict[str, Any]:
     log, plain_log = logs
     memory = int(sum(len(group.ids_U) for group in rows) * BYTES_PER_ROW * share)
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+    with tempfile.TemporaryDirectory(dir=options.folder, ignore_cleanup_errors=True) as folder:
         tier = StorageSettings(folder).tier(memory, folder)
         if not chunks:
             tier = replace(tier, budget=memory, lookahead=LookAhead())
@@ -135,6 +135,8 @@ def race(
             "rate": round(statistics.median(b / a for a, b in seconds), 3),
             "examples_per_second": round(options.turn * BATCH / statistics.median(a for a, _ in seconds)),
             "in_memory": round(1 - used.rows_read / max(1, used.lookups), 4),
+            "rows_in_memory": round(after.hot_rows / (after.hot_rows + after.cold_rows), 4),
+            "rows_read_per_example": round(used.rows_read / examples, 2),
             "reads_per_example": round(used.reads / examples, 2),
             "bytes_per_example": round(used.bytes_read / examples),
             "bytes_per_cold_row": round(after.index_bytes / max(1, after.stored_rows), 2),
@@ -175,23 +177,29 @@ def disk_share(rows: list[Rows], options: Any) -> dict[str, float]:
             (RowPart("embedding", 16, RowAdagrad()),), seed=1, tier=ColdTier(Path(folder), 1 << 30)
         )
         fill_files(store, rows, 0.02, Path(options.folder or tempfile.gettempdir()), runs=9)
-        before = store.tier.counts()
-        merger = threading.Thread(target=store.tier.settle)
-        merger.start()
-        merging = reads_per_second(store, cold, 4)
-        during = store.tier.counts()
-        still = merger.is_alive()
-        merger.join()
+        merging, merges = while_merging(store, cold)
         pairs = [(reads_per_second(store, cold, 2), bare_reads_per_second(Path(folder), 2)) for _ in range(5)]
-        assert before is not None and during is not None
         quiet = statistics.median(tier for tier, _ in pairs)
         return {
             "disk_share": round(statistics.median(tier / bare for tier, bare in pairs), 3),
-            "merging_share": round(merging / quiet, 3),
+            "merging_share": round(statistics.median(merging) / quiet, 3) if merging else None,
+            "merging_windows": len(merging),
+            "merged_meanwhile": merges,
             "reads_per_second": round(quiet),
-            "merging_lasted": still,  # otherwise the lookups had a part of the time for themselves
-            "merged_meanwhile": during.merges - before.merges,
         }
+
+
+def while_merging(store: MemoryStore, cold: np.ndarray[Any, Any]) -> tuple[list[float], int]:
+    """Reads per second in windows that lie wholly within merging, and how many merges there were."""
+    before, rates = store.tier.counts(), list[float]()
+    merger = threading.Thread(target=store.tier.settle)
+    merger.start()
+    while merger.is_alive():
+        rate = reads_per_second(store, cold, 0.5)
+        if merger.is_alive():
+            rates.append(rate)
+    merger.join()
+    return rates, store.tier.counts().merges - before.merges
 
 
 def aged(options: Any) -> dict[str, float]:

@@ -81,6 +81,7 @@ def mixed(ids_U: Ids) -> NDArray[np.uint64]:
 def fill_files(store: MemoryStore, groups: list[Rows], hot_share: float, below: Path, runs: int = 1) -> None:
     """`runs`: the rows that are not in memory are spread over this many files per group."""
     with tempfile.TemporaryDirectory(dir=below, prefix="fill-") as folder:
+        stacks = []
         for number, rows in enumerate(groups):
             order_U = np.argsort(rows.touches_U, kind="stable")[::-1]
             hot = round(len(order_U) * hot_share)
@@ -92,6 +93,5 @@ def fill_files(store: MemoryStore, groups: list[Rows], hot_share: float, below: 
             for at_U in (part for part in parts if len(part)):
                 files.append(Path(folder) / f"rows0-{number:02d}-{len(files):03d}.gsr")
                 store.write_new_rows(files[-1], rows.ids_U[at_U].copy(), rows.touches_U[at_U].copy())
-            store.adopt([RowStack(f"rows0-{number:02d}", tuple(files))])
-            for file in files:
-                file.unlink()
+            stacks.append(RowStack(f"rows0-{number:02d}", tuple(files)))
+        store.adopt(stacks)

@@ -15,7 +15,7 @@
 
 namespace gearshift {
 
-constexpr std::size_t kMostReaders = 2;
+constexpr std::size_t kMostReaders = 3;
 constexpr std::size_t kMostBytesInFlight = 4 << 20;  // of a reader
 
 struct Extent {

@@ -4,18 +4,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <mutex>
-#include <thread>
 
 namespace gearshift {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-constexpr auto kLongestPause = std::chrono::milliseconds(2);
-constexpr int kPauses = 2;  // for each request's time
 constexpr int kNiceness = 10;
 
 std::atomic<int> lookups{0};
@@ -33,10 +27,7 @@ void work_in_background() {
 void in_background_turn(const std::function<void()>& request) {
     if (lookups.load(std::memory_order_relaxed) == 0) return request();
     std::lock_guard one(turn);
-    const auto began = Clock::now();
     request();
-    const auto took = std::min<Clock::duration>(Clock::now() - began, kLongestPause);
-    if (lookups.load(std::memory_order_relaxed)) std::this_thread::sleep_for(kPauses * took);
 }
 
 }  // namespace gearshift

@@ -1,9 +1,9 @@
 // Who may use the disk: lookups, for which training waits, come before background work (merging, writing, scanning).
 //
 // A lookup only registers. Background work asks for a turn before each request of at most 256 KiB: while there are
-// lookups, this process has at most one such request in flight, and then leaves the disk to the lookups for twice as
-// long as the request took. So a lookup meets at most one large request, and the background gets a third of the time.
-// Without lookups nobody waits. More requests in flight cost lookups most of their rate (docs/adr/0022).
+// lookups, this process has at most one such request in flight, so a lookup meets at most one large request. Without
+// lookups nobody waits. More requests in flight cost lookups most of their rate; fewer, with pauses between them, let rows
+// leave memory too slowly when lookups never end, and then lookups wait for that (docs/adr/0022).
 #pragma once
 
 #include <cstddef>

@@ -155,7 +155,7 @@ void RowTable::remove_ended(Partition& partition, int64_t id, uint32_t home) {
     if (place & kStored) {
         if (place & kDirty) {
             cold_->put(id, nullptr, true);
-            partition.note_departure(id);
+            partition.departures.note(id);
         } else {
             partition.cold_only.fetch_add(1, std::memory_order_relaxed);
         }

@@ -3,7 +3,7 @@
 //
 //   begin_chunk     the chunk that was announced last is now trained; the one before it is no longer needed
 //   expect          ids of the next chunk: rows in memory are marked as needed, the other ids are noted
-//   load_expected   brings in the rows of one group of partitions, in the order of the files
+//   load_expected   brings in some of their rows, in the order of the files; several threads may call it
 //
 // Two chunks are in sight, one with an even and one with an odd number, and each has a flag in the place of a row. `evict`
 // takes rows without such a flag first. The flags change no result: a row that left memory all the same is fetched again
@@ -15,10 +15,12 @@
 namespace gearshift {
 namespace {
 
-constexpr std::size_t kChunkShare = 8;          // of the rows in memory, for the rows that a chunk brings in
+constexpr std::size_t kChunkShare = 4;          // of the rows in memory, for the rows that a chunk brings in
 
 void sort_and_deduplicate(std::vector<int64_t>& ids) {
-    std::sort(ids.begin(), ids.end(), [](int64_t a, int64_t b) { return key_of(a) < key_of(b); });
+    const auto before = [](int64_t a, int64_t b) { return key_of(a) < key_of(b); };
+    if (std::is_sorted(ids.begin(), ids.end(), before)) return;
+    std::sort(ids.begin(), ids.end(), before);
     ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
 }
 
@@ -46,18 +48,31 @@ double RowTable::expect(std::span<const int64_t> ids) {
     return static_cast<double>(expected_ids_ * kChunkShare) / (static_cast<double>(quota()) * kPartitions);
 }
 
+// Several threads may load: while one waits for the disk, another puts its rows into memory.
 bool RowTable::load_expected() {
     if (!cold_) return false;
-    std::lock_guard one(chunk_lock_);
+    std::vector<int64_t> ids;
+    uint64_t flag;
+    {
+        std::lock_guard one(chunk_lock_);
+        ids = take_expected();
+        flag = kInChunk[chunk_];
+    }
+    if (!ids.empty()) bring_in_ahead(ids, flag);
+    return !ids.empty();
+}
+
+// The last ids of the first group that has some, as many as are fetched at once, in the order of the files.
+std::vector<int64_t> RowTable::take_expected() {
     const auto waits = [](const std::vector<int64_t>& ids) { return !ids.empty(); };
-    const auto next = std::find_if(expected_.begin(), expected_.end(), waits);
-    if (next == expected_.end()) return false;
-    sort_and_deduplicate(*next);
-    const std::size_t first = next->size() - std::min(next->size(), rows_at_once_);
-    bring_in_ahead(std::span(*next).subspan(first), kInChunk[chunk_]);
-    next->resize(first);
-    if (next->empty()) std::vector<int64_t>().swap(*next);
-    return true;
+    const auto group = std::find_if(expected_.begin(), expected_.end(), waits);
+    if (group == expected_.end()) return {};
+    sort_and_deduplicate(*group);
+    const auto first = group->end() - static_cast<std::ptrdiff_t>(std::min(group->size(), rows_at_once_));
+    std::vector<int64_t> taken(first, group->end());
+    group->erase(first, group->end());
+    if (group->empty()) std::vector<int64_t>().swap(*group);
+    return taken;
 }
 
 void RowTable::prefetch(std::span<const int64_t> ids) {

@@ -8,7 +8,6 @@
 namespace gearshift {
 namespace {
 
-constexpr std::size_t kFewestDepartures = 64, kDepartureShare = 8;  // noted departures; their share of the rows in memory
 constexpr double kFirstBuckets = 8, kGrowth = 1.5;
 // Small, to fit into the holes that outgrown indexes leave. Smaller still if rows have little memory.
 constexpr std::size_t kSlabBytes = 16 << 10, kSmallSlabBytes = 4 << 10;
@@ -43,6 +42,26 @@ SlabShape::SlabShape(const RowLayout& layout, bool small) : wide_stride(layout.w
     rows = std::clamp(fitting, kFewestSlabRows, kMostSlabRows);
     side_begin = kHead + std::size_t{wide_stride} * rows;
     bytes = side_begin + std::size_t{side_stride} * rows;
+}
+
+uint64_t Departures::watch() {
+    watched_.push_back(next());
+    return next();
+}
+
+// With several callers there may never be a moment without any, so the ids before the oldest of them are dropped.
+void Departures::unwatch(uint64_t since) {
+    watched_.erase(std::find(watched_.begin(), watched_.end(), since));
+    const uint64_t oldest = watched_.empty() ? next() : *std::min_element(watched_.begin(), watched_.end());
+    const std::size_t dropped = oldest - first_;
+    if (dropped < ids_.size() / 2) return;
+    ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(dropped));
+    if (ids_.empty()) std::vector<int64_t>().swap(ids_);
+    first_ = oldest;
+}
+
+void Departures::note(int64_t id) {
+    if (!watched_.empty()) ids_.push_back(id);
 }
 
 void Partition::open(const SlabShape& shape, RowMemory& memory, uint32_t number) {
@@ -124,15 +143,6 @@ void Partition::erase_in(Bucket& bucket, int slot, bool last) {
     live.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// With many callers there may never be a moment without a fetch, in which the list ends.
-void Partition::note_departure(int64_t id) {
-    if (!fetches) return;
-    if (departed.size() >= kFewestDepartures + live.load(std::memory_order_relaxed) / kDepartureShare) {
-        departed.clear();
-        ++forgotten;
-    }
-    departed.push_back(id);
-}
 
 void Partition::save_before_write(int64_t id, uint64_t place) {
     if (!cut) return;
@@ -163,7 +173,7 @@ std::unique_ptr<PartitionCut> Partition::end_cut() {
 }
 
 std::size_t Partition::overhead_bytes() const {
-    std::size_t bytes = slabs_.capacity() * sizeof(std::byte*) + (free_rows_.capacity() + departed.capacity()) * sizeof(uint64_t);
+    std::size_t bytes = slabs_.capacity() * sizeof(std::byte*) + free_rows_.capacity() * sizeof(uint64_t) + departures.memory_bytes();
     if (cut) bytes += cut->saved.capacity() * 8 + cut->saved_ids.capacity() * 8 + cut->saved_rows.capacity();
     return bytes;
 }

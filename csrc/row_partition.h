@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "aligned_bytes.h"
@@ -89,6 +90,23 @@ struct PartitionCut {
     void mark(uint32_t row) { saved[row / 64] |= uint64_t{1} << (row % 64); }
 };
 
+// The ids that left a partition's memory since the oldest call began that is fetching rows of the partition. They are
+// numbered from the first one on. Without such a call nothing is noted.
+class Departures {
+public:
+    uint64_t watch();  // returns the number of the next one
+    void unwatch(uint64_t since);
+    void note(int64_t id);
+    uint64_t next() const { return first_ + ids_.size(); }
+    std::span<const int64_t> since(uint64_t number) const { return std::span(ids_).subspan(number - first_); }
+    std::size_t memory_bytes() const { return ids_.capacity() * sizeof(int64_t); }
+
+private:
+    std::vector<int64_t> ids_;
+    std::vector<uint64_t> watched_;  // where the calls began
+    uint64_t first_ = 0;             // the number of ids_[0]
+};
+
 class alignas(64) Partition {
 public:
     void open(const SlabShape& shape, RowMemory& memory, uint32_t number);
@@ -102,7 +120,6 @@ public:
     uint64_t insert(int64_t id, uint32_t home);      // for an id that does not exist; the row's bytes are not set
     bool erase(int64_t id, uint32_t home);
     void erase_slot(uint32_t slot);                  // of the index: 4 * bucket + position
-    void note_departure(int64_t id);                 // the cold tier has the newest record of this id now
     void save_before_write(int64_t id, uint64_t place);  // for the cut, if it needs this row
     uint32_t begin_cut();                                // returns the number of rows in the cut
     std::unique_ptr<PartitionCut> end_cut();             // takes the lock; returns the saved rows
@@ -140,9 +157,7 @@ public:
     std::unique_ptr<PartitionCut> cut;
     std::atomic<uint32_t> cold_only{0};  // rows that only the cold tier has
     uint64_t birth_flags = 0;            // of rows that are inserted
-    uint32_t fetches = 0;                // calls that are fetching rows of this partition
-    std::vector<int64_t> departed;       // ids that have left meanwhile; empty if there is no such call
-    uint32_t forgotten = 0;              // how often `departed` was cleared because it had become too long
+    Departures departures;
 
 private:
     uint64_t new_row();

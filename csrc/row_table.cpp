@@ -213,7 +213,7 @@ std::size_t RowTable::erase(std::span<const int64_t> ids) {
             if (existed) count_row(partition, place, &RowRules::forget_row);
             if (place & kStored) {
                 cold_->put(item.id, nullptr, true);
-                partition.note_departure(item.id);
+                partition.departures.note(item.id);
             }
             partition.erase(item.id, item.home);
             erased += existed;

@@ -38,7 +38,7 @@ struct TierCounts {
     ColdCounts disk;
 };
 
-constexpr std::ptrdiff_t kMostFetches = 2;  // at the same time: one of the training step, one ahead
+constexpr std::ptrdiff_t kMostFetches = 3;  // at the same time: one of the training step, two ahead
 
 struct FetchedRows {  // rows read from the cold tier
     uint32_t record_bytes;
@@ -168,6 +168,7 @@ private:
     std::vector<Missing> missing_by_partition(std::span<Item> missing);
     void work_on_fetched(Partition& partition, std::span<Item> items, const std::byte* records, const uint8_t* found,
                          Marks marks, const GroupWork& work);
+    std::vector<int64_t> take_expected();
     FetchedRows fetch(std::span<const Item> items);
     void each_fetched(std::span<const Item> items, const std::function<void(const Item&, const std::byte*)>& visit);
     std::size_t piece_end(std::span<const Item> items, std::size_t begin) const;

@@ -7,9 +7,8 @@
 // to be pinned.
 //
 // Why a late fetch cannot overwrite a newer update: while the row is resident, the fetched record is ignored. If the row
-// was resident, was changed and left again, the partition noted its departure (`Partition::departed`), which it does while
-// anyone fetches; the caller finds the id there, and fetches its row again. If the list was cleared meanwhile, because it had
-// become too long, any row that is not resident may have left. After a few such retries the caller holds the lock.
+// was resident, was changed and left again, the partition noted its departure (`Departures`), which it does while anyone
+// fetches; the caller finds the id there, and fetches its row again. After a few such retries it holds the lock.
 //
 // A row in memory takes precedence over its record on disk. A row that is evicted unchanged is not written again.
 #include <algorithm>
@@ -169,25 +168,22 @@ FetchedRows RowTable::fetch(std::span<const Item> items) {
 // While it exists, the partition notes which ids leave it.
 struct RowTable::Missing {
     Missing(Partition& of, std::span<Item> items) : partition(&of), items(items) {}
-    Missing(Missing&& other) noexcept : partition(std::exchange(other.partition, nullptr)), items(other.items), since(other.since), forgotten(other.forgotten) {}
+    Missing(Missing&& other) noexcept : partition(std::exchange(other.partition, nullptr)), items(other.items), since(other.since) {}
     ~Missing() {
         if (!partition || !watching()) return;
         std::lock_guard held(partition->lock);
-        if (--partition->fetches == 0) std::vector<int64_t>().swap(partition->departed);
+        partition->departures.unwatch(since);
     }
     void watch() {
         std::lock_guard held(partition->lock);
-        ++partition->fetches;
-        since = partition->departed.size();
-        forgotten = partition->forgotten;
+        since = partition->departures.watch();
     }
     bool watching() const { return since != kNotWatching; }
 
-    static constexpr std::size_t kNotWatching = ~std::size_t{0};
+    static constexpr uint64_t kNotWatching = ~uint64_t{0};
     Partition* partition;
     std::span<Item> items;
-    std::size_t since = kNotWatching;  // the number of departures before the fetch
-    uint32_t forgotten = 0;            // how often they had been cleared
+    uint64_t since = kNotWatching;  // the first departure after the fetch began
 };
 
 // In the order of their keys, as they are in the files.
@@ -219,21 +215,20 @@ RowTable::Items RowTable::bring_in(std::span<Item> missing, Marks marks, const G
     for (const Missing& range : ranges) {
         Partition& partition = *range.partition;
         std::lock_guard held(partition.lock);
-        std::size_t known = range.since;
+        uint64_t known = range.since;
         departed.clear();
         for (std::size_t begin = 0, end; begin < range.items.size(); begin = end) {
             end = piece_end(range.items, begin);
-            const bool any_left = partition.forgotten != range.forgotten;
-            if (!any_left && known < partition.departed.size()) {
-                departed.insert(departed.end(), partition.departed.begin() + static_cast<std::ptrdiff_t>(known), partition.departed.end());
+            if (const std::span left = partition.departures.since(known); !left.empty()) {
+                departed.insert(departed.end(), left.begin(), left.end());
                 std::sort(departed.begin(), departed.end());
-                known = partition.departed.size();
+                known = partition.departures.next();
             }
             const std::size_t first = static_cast<std::size_t>(range.items.data() - missing.data()) + begin;
             std::size_t kept = begin;  // the others move to `again`
             for (std::size_t i = begin; i < end; ++i) {
                 const Item item = range.items[i];
-                const bool left = any_left || (!departed.empty() && std::binary_search(departed.begin(), departed.end(), item.id));
+                const bool left = !departed.empty() && std::binary_search(departed.begin(), departed.end(), item.id);
                 if (left && !partition.find_place(item.id, item.home)) {
                     again.push_back(item);
                     continue;
@@ -316,7 +311,7 @@ void RowTable::evict(Partition& partition) {
         if (place & kDirty) {
             pack(shape_.at(place), record.data());
             cold_->put(leaves.id, record.data(), place & kStored);
-            partition.note_departure(leaves.id);
+            partition.departures.note(leaves.id);
             ++written;
         }
         partition.erase_slot(leaves.slot);

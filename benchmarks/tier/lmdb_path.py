@@ -55,7 +55,8 @@ class LmdbPath:
             adagrad(values_UV, gradients_UW)
             cursor.putmulti(_items(keys, values_UV))
 
-    def settle(self) -> None: ...
+    def settle(self) -> None:
+        self._environment.sync(True)
 
     def weights(self, rows_U: Rows) -> Floats:
         with self._environment.begin(db=self._rows, buffers=True) as transaction:

@@ -40,7 +40,8 @@ class MappedPath:
         adagrad(values_UV, gradients_UW)
         self._rows_NV[rows_U] = values_UV
 
-    def settle(self) -> None: ...
+    def settle(self) -> None:
+        self._map.flush()
 
     def weights(self, rows_U: Rows) -> Floats:
         return self._fetch(rows_U)[:, :WIDTH]

@@ -18,7 +18,8 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 
 from gearshift.data.batch import Batch, Ids
@@ -30,6 +31,7 @@ from gearshift.training.learner import Learner
 
 Chunk = deque[Batch]
 CHUNKS_IN_MEMORY = 2
+LOADERS = 2  # one waits for the disk, while the other puts rows into memory
 
 
 class RowsAhead:
@@ -88,11 +90,24 @@ def read_ahead(
 
 def one_by_one(batches: Generator[Batch], rows: RowsAhead) -> Generator[IndexedBatch]:
     with closing(batches):
-        for batch in batches:
-            indexed = rows.find(batch)
-            if rows.policy is not None:
-                rows.prefetch(indexed)
-            yield indexed
+        found = map(rows.find, batches)
+        yield from found if rows.policy is None else _prefetched_rows(found, rows)
+
+
+def _prefetched_rows(found: Iterable[IndexedBatch], rows: RowsAhead) -> Generator[IndexedBatch]:
+    coming = deque[tuple[IndexedBatch, Future[None]]]()
+    with ThreadPoolExecutor(LOADERS, "gearshift-rows") as loaders:
+        for indexed in found:
+            coming.append((indexed, loaders.submit(rows.prefetch, indexed)))
+            if len(coming) > LOADERS:
+                yield _loaded(*coming.popleft())
+        while coming:
+            yield _loaded(*coming.popleft())
+
+
+def _loaded(indexed: IndexedBatch, loading: Future[None]) -> IndexedBatch:
+    loading.result()
+    return indexed
 
 
 def in_chunks(batches: Generator[Batch], rows: RowsAhead, policy: LookAhead) -> Generator[IndexedBatch]:
@@ -125,12 +140,20 @@ def _loaded_chunks(
                 return
             rows.begin_chunk()
             chunk = _read_chunk(batches, rows, policy, most)
-            while rows.load_expected():
-                if closed.is_set():
-                    return
-            if not chunk:
+            _load_expected(rows, closed)
+            if closed.is_set() or not chunk:
                 return
             yield chunk
+
+
+def _load_expected(rows: RowsAhead, closed: threading.Event) -> None:
+    def load() -> None:
+        while not closed.is_set() and rows.load_expected():
+            pass
+
+    with ThreadPoolExecutor(LOADERS, "gearshift-rows") as loaders:
+        for loading in [loaders.submit(load) for _ in range(LOADERS)]:
+            loading.result()
 
 
 def _most_batches(chunk: int) -> int:
