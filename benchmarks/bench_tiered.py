@@ -49,6 +49,7 @@ from gearshift.training.look_ahead import read_ahead
 from gearshift.training.worker import Worker
 
 BYTES_PER_ROW = 176  # of a row in memory with its index
+FILLED = 0.65  # of the budget is for rows in memory at first, the most frequent ones; the rest is for what it also pays
 
 
 def make_learner(tier: ColdTier | None = None) -> Learner:
@@ -117,7 +118,7 @@ def race(
         learner = make_learner(tier)
         store = learner.server.stores[0]
         assert isinstance(store, MemoryStore)
-        fill_files(store, rows, share, Path(options.folder or tempfile.gettempdir()))
+        fill_files(store, rows, FILLED * share, Path(options.folder or tempfile.gettempdir()))
         sides = [Side(learner, data[0]), Side(plain, data[1])]
         for _ in range(options.warm):
             sides[0].train(options.turn)
@@ -250,17 +251,19 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=2, help="turns before the measured ones")
     parser.add_argument("--turns", type=int, default=4, help="measured turns")
     parser.add_argument("--aged-rows", type=int, default=2_000_000)
+    parser.add_argument("--rates-only", action="store_true", help="only the ratios of training rates")
     parser.add_argument("--cycles", type=int, default=2)
     parser.add_argument(
         "--folder", default=None, help="for the files; the system's temporary folder if not set"
     )
     options = parser.parse_args()
-    results: dict[str, Any] = aged(options)
+    results: dict[str, Any] = {} if options.rates_only else aged(options)
     print(results, flush=True)
     log = ZipfLog(options.rows)
     rows = groups_of(log)
-    results |= disk_share(rows, options)
-    print(results, flush=True)
+    if not options.rates_only:
+        results |= disk_share(rows, options)
+        print(results, flush=True)
     plain = make_learner()
     plain_log = ZipfLog(options.in_memory or options.rows, seed=2)
     fill(plain.server.stores[0], plain_log.sizes)

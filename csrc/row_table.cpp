@@ -171,7 +171,8 @@ void RowTable::push(std::span<const int64_t> ids, const uint16_t* tables_U, cons
                                     std::to_string(sums_UW[bad]) + " in column " + std::to_string(bad % layout_.width) +
                                     ": not finite, or too large to square; nothing was changed");
     WriterInside inside(gate_);
-    each_resident_group(ids, threads, {kDirty, kReferenced}, [&](Partition& p, Item* items, uint32_t n) {
+    const Marks marks{kDirty, kReferenced | kInChunk[chunk_ ^ 1]};  // most rows occur once in the chunk that is trained
+    each_resident_group(ids, threads, marks, [&](Partition& p, Item* items, uint32_t n) {
         rules_ ? push_by_rules(call, p, items, n) : kernels_.push(call, p, items, n);
     });
     if (!rules_) return;

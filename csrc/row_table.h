@@ -209,8 +209,8 @@ private:
     std::size_t rows_at_once_ = 0;    // that a call fetches
     uint32_t fixed_quota_ = 0;        // rows of a partition in memory; 0: as many as fit
     std::array<ColdView, kColdGroups> cut_views_;
-    std::mutex chunk_lock_;           // guards `chunk_` and `expected_`
-    uint32_t chunk_ = 0;              // the one that is expected has an even or an odd number
+    std::mutex chunk_lock_;           // guards `expected_`
+    std::atomic<uint32_t> chunk_{0};  // the one that is expected has an even or an odd number
     std::array<std::vector<int64_t>, kColdGroups> expected_;  // ids that are not in memory
     std::atomic<std::size_t> expected_ids_{0};
     std::atomic<uint64_t> prefetched_{0}, evicted_{0}, written_back_{0}, retries_{0};
