@@ -30,6 +30,7 @@ from gearshift.embedding import row_files, row_rules
 from gearshift.embedding.row_files import NO_IDS, PartitionChanges
 from gearshift.embedding.store import RowBlock, RowStack, StoreSnapshot
 from gearshift.errors import UserError, naming
+from gearshift.parameters.part_folder import written_beside
 from gearshift.parameters.row_changes import by_partition
 
 FORMAT = 1  # without row files: models without rows, and rows as safetensors, which earlier versions wrote
@@ -69,19 +70,6 @@ def write(
         for name, of_store in rows.items():
             files |= write_rows(temporary, name, of_store)
         finish(temporary, path, facts, arrays, files, check)
-
-
-@contextmanager
-def written_beside(path: Path) -> Iterator[Path]:
-    """A new folder next to `path`, which `finish` renames. It is removed if anything fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def write_rows(
