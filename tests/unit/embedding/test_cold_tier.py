@@ -240,7 +240,8 @@ def test_a_damaged_checkpoint_is_refused(
         content[5000] ^= 1
     file.unlink()
     file.write_bytes(content[:-4096] if damage == "cut" else content)
-    with pytest.raises(UserError, match=rf"checkpoint .*{file.name}.*use another checkpoint"):
+    told = rf"^checkpoint {folder}: {file.name} is .*\. No other checkpoint of run {trained_run.folder} is intact$"
+    with pytest.raises(UserError, match=told):
         trained(tmp_path, 8 << 20, epochs=2, resume=trained_run.folder)
     with pytest.raises(UserError, match=rf"checkpoint .*{file.name}.*use another checkpoint"):
         gs.load(trained_run.folder)
