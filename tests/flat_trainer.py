@@ -11,6 +11,7 @@ WORKERS = {
     "shards": "shards",
     "threads": "threads",
     "memory": "memory",
+    "storage": "storage",
     "inject": "inject",
 }
 ROWS = {

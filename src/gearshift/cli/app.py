@@ -128,7 +128,9 @@ def train(
 
 @app.command(rich_help_panel=EVERYDAY)
 def evaluate(
-    runs_and_data: Annotated[list[str], typer.Argument(metavar="RUN [RUN] [DATA]... [data.KEY=VALUE]...")],
+    runs_and_data: Annotated[
+        list[str], typer.Argument(metavar="RUN[@CHECKPOINT] [RUN] [DATA]... [data.KEY=VALUE]...")
+    ],
     by: By = None,
     json: JsonFile = None,
     missing_columns: MissingColumns = "fail",
@@ -141,7 +143,7 @@ def evaluate(
 
 @app.command(rich_help_panel=EVERYDAY)
 def predict(
-    run: Annotated[str, typer.Argument(metavar="RUN")],
+    run: Annotated[str, typer.Argument(metavar="RUN[@CHECKPOINT]")],
     data: Annotated[list[str], typer.Argument(metavar="DATA... [data.KEY=VALUE]...")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .csv or .parquet file.")],
     keep: Annotated[
@@ -318,7 +320,7 @@ def delta(
 
 @app.command("apply-delta", rich_help_panel=ON_A_RUN)
 def apply_delta(
-    base: Annotated[str, typer.Argument(metavar="RUN|CHECKPOINT")],
+    base: Annotated[str, typer.Argument(metavar="RUN[@CHECKPOINT]|CHECKPOINT")],
     deltas: Annotated[list[Path], typer.Argument(metavar="DELTA...")],
     out: Annotated[Path, typer.Option(help="The folder of the full checkpoint to write.")],
 ) -> None:

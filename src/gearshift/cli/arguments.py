@@ -75,10 +75,13 @@ def is_model(name: str) -> bool:
 
 
 def find_model(name: str, *roots: str | Path) -> Path:
-    """A run (path, `last`, or the beginning of its name in one of `roots`), a checkpoint or a saved model."""
+    """A run (path, `last`, or the beginning of its name in one of `roots`), a checkpoint or a saved model.
+
+    A checkpoint is `RUN@step-600`, `RUN@best` or its path.
+    """
     path = Path(name)
     if not (path / MANIFEST).is_file():
-        return catalog.find(name, *roots)
+        return catalog.find_model(name, *roots)
     if is_prepared(path):
         raise UserError(f"{path} is prepared data, not a model; name a run first, such as: last {path}")
     return path

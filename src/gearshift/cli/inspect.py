@@ -36,7 +36,8 @@ def inspect(what: str, settings: list[str], *, rows: bool = False, json_file: Pa
         return _folder(path)
     if parts := _parts(path):
         return _prepared_parts(path, parts)
-    return _run(catalog.find(what))
+    found = catalog.find_model(what)
+    return _folder(found) if (found / MANIFEST).is_file() else _run(found)
 
 
 def _rows(what: str, settings: list[str], json_file: Path | None) -> None:

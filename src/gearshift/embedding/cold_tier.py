@@ -173,19 +173,6 @@ def check_budget(tier: ColdTier, floats: int, beside: int = 0) -> None:
         )
 
 
-@contextlib.contextmanager
-def naming_disk_errors() -> Iterator[None]:
-    """One sentence for a disk that fails. The step that failed is in no checkpoint."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"rows on disk: {error.filename}: {error.strerror}. Resume the run from its last checkpoint, with another "
-            "storage.path if this disk fails. If the file is damaged, so are checkpoints that share it: resume "
-            "from an older one"
-        ) from error
-
-
 class TierFolder:
     """A new folder for the files of one store. A lock on it shows that its process is alive."""
 
@@ -197,7 +184,8 @@ class TierFolder:
             self.path, self._lock = _locked_folder(below)
         except OSError as error:
             raise UserError(
-                f"storage.path: rows cannot be written below {below}: {error.strerror}. Choose another folder"
+                f"storage.path: rows cannot be written below {below}: {error.strerror}. Choose another folder: "
+                "storage.path=/other/folder"
             ) from None
         self._process = os.getpid()
         if (medium := medium_of(below)) is not Medium.LOCAL:

@@ -90,6 +90,13 @@ def write_changes(
     return stacks
 
 
+def verify(file: Path) -> None:
+    """Reads all of the file, and raises `RowFileError` if it is damaged."""
+    reader = _core.RowStack([str(file)])
+    for partition in range(*reader.partitions):
+        reader.read_changes(partition)
+
+
 def groups_of(stack: RowStack) -> range:
     """The groups of partitions in which it has rows."""
     begin, end = _reader(stack).partitions

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from gearshift._core import RowPartSpec, RowTable
 from gearshift.embedding.array_checks import check, check_ids, check_tables
-from gearshift.embedding.cold_tier import LITTLE_MEMORY, ColdTier, check_budget, naming_disk_errors
+from gearshift.embedding.cold_tier import LITTLE_MEMORY, ColdTier, check_budget
+from gearshift.embedding.disk_errors import naming_disk_errors, naming_lost_files
 from gearshift.embedding.row_files import (
     ANY_LAYOUT,
     FILE_BYTES,
@@ -122,7 +123,8 @@ class MemoryStore:
 
     def blocks(self) -> Iterator[RowBlock]:
         for partition in range(PARTITIONS):
-            block = RowBlock(*self._table.read_partition(partition))
+            with naming_disk_errors():
+                block = RowBlock(*self._table.read_partition(partition))
             if len(block.ids_U):
                 yield block
 
@@ -136,15 +138,16 @@ class MemoryStore:
         check_tables(block.tables_U, rows)
         if self.tier is not None:
             self.tier.open()
-        self._table.load(
-            block.ids_U,
-            block.weights_UW,
-            block.state_US,
-            block.touches_U,
-            block.last_step_U,
-            block.updates_U,
-            block.tables_U,
-        )
+        with naming_disk_errors():
+            self._table.load(
+                block.ids_U,
+                block.weights_UW,
+                block.state_US,
+                block.touches_U,
+                block.last_step_U,
+                block.updates_U,
+                block.tables_U,
+            )
 
     def adopt(self, stacks: Sequence[RowStack]) -> bool:
         if any(layout_of(stack) == ANY_LAYOUT for stack in stacks):
@@ -220,9 +223,10 @@ class MemorySnapshot:
                 raise ValueError("this cut is closed: take a new one")
             stack = f"{name}-{group:02d}"
             path = folder / f"{stack}-000{SUFFIX}"
-            files = self._table.write_cut_groups(group, group + step, str(path))
-            if files:
-                stacks.append(link_files(stack, [Path(file) for file in files], folder))
+            with naming_lost_files(folder):
+                files = self._table.write_cut_groups(group, group + step, str(path))
+                if files:
+                    stacks.append(link_files(stack, [Path(file) for file in files], folder))
         return stacks
 
     def _groups_per_file(self) -> int:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
-from gearshift._core import RowTable
+from gearshift._core import RowFileError, RowTable
 from gearshift.embedding.array_checks import check_ids
-from gearshift.embedding.cold_tier import ColdTier, TierFolder, allow_many_files, naming_disk_errors
+from gearshift.embedding.cold_tier import ColdTier, TierFolder, allow_many_files
+from gearshift.embedding.disk_errors import naming_disk_errors, naming_full_storage
 from gearshift.embedding.row_files import link_files
 from gearshift.embedding.store import MOST_TABLES, Ids, RowStack, TableLookups, TierCounts
 from gearshift.errors import warn
@@ -39,14 +41,21 @@ class TableTier:
             self._table.add_cold_tier(
                 str(folder.path), self.budget, self._settings.hot_rows, len(self._tables)
             )
-            weakref.finalize(self, _close, self._table, folder)
+            _closers.append(weakref.finalize(self, _close, self._table, folder))
             allow_many_files()
             self._is_open = True
 
     def adopt(self, stack: RowStack) -> None:
         """Takes over the rows of these files, which are linked into the folder of the tier."""
-        linked = link_files(stack.name, stack.files, self._files)
-        self._table.adopt_files([str(file) for file in linked.files])
+        with naming_full_storage(self.folder):
+            linked = link_files(stack.name, stack.files, self._files)
+        try:
+            self._table.adopt_files([str(file) for file in linked.files])
+        except RowFileError as error:  # it names a link, which is gone before the user can look
+            sentence = str(error)
+            for link, file in zip(linked.files, stack.files, strict=True):
+                sentence = sentence.replace(str(link), str(file))
+            raise RowFileError(sentence) from None
 
     def prefetch(self, ids_U: Ids) -> None:
         check_ids(ids_U)
@@ -82,6 +91,16 @@ class TableTier:
         """Waits until evicted rows are written and files are merged (for tests and benchmarks)."""
         if self._is_open:
             self._table.settle_cold_tier()
+
+
+_closers: list[weakref.finalize[..., TableTier]] = []  # of the tiers that were opened in this process
+
+
+def close_tiers() -> None:
+    """Removes the files of this process, which will not end in the usual way, because Ray kills it."""
+    for close in _closers[:]:
+        with contextlib.suppress(OSError):  # a disk that fails
+            close()  # nothing, if its tier is gone
 
 
 def _close(table: RowTable, folder: TierFolder) -> None:

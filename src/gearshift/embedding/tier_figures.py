@@ -11,6 +11,7 @@ from gearshift.embedding.store import RowStore, TableLookups, TierCounts
 
 PREFIX = "tier_"
 UNWRITTEN = PREFIX + "unwritten"  # 1: rows that leave memory cannot be written to disk
+WHY_UNWRITTEN = UNWRITTEN + "/"  # prefix of a metric that is named after the reason
 BY_TABLE = "tier/"  # prefix of the metrics of one table: tier/FIELD/TABLE
 NAMES = tuple(field.name for field in fields(TierCounts))
 
@@ -47,16 +48,24 @@ def tier_figures(stores: Iterable[RowStore]) -> dict[str, float]:
     summary = tier_summary(tiered)
     if summary is None:
         return {}
-    unwritten = any(store.tier.write_failure() is not None for store in tiered if store.tier is not None)
+    failures = [why for store in tiered if store.tier is not None and (why := store.tier.write_failure())]
     return {
         **{PREFIX + name: value for name, value in asdict(summary.counts).items()},
-        UNWRITTEN: float(unwritten),
+        UNWRITTEN: float(bool(failures)),
+        **{WHY_UNWRITTEN + why: 1.0 for why in failures},
         **{
             f"{BY_TABLE}{name}/{table}": float(value)
             for table, lookups in summary.tables.items()
             for name, value in asdict(lookups).items()
         },
     }
+
+
+def write_failure(figures: Iterable[str]) -> str | None:
+    """Why the process with these metrics cannot write rows to disk; None if it can."""
+    return next(
+        (name.removeprefix(WHY_UNWRITTEN) for name in figures if name.startswith(WHY_UNWRITTEN)), None
+    )
 
 
 def summary_of(figures: Iterable[Mapping[str, float]]) -> TierSummary | None:

@@ -30,6 +30,7 @@ from gearshift.embedding import row_files, row_rules
 from gearshift.embedding.row_files import NO_IDS, PartitionChanges
 from gearshift.embedding.store import RowBlock, RowStack, StoreSnapshot
 from gearshift.errors import UserError, naming
+from gearshift.parameters.part_folder import written_beside
 from gearshift.parameters.row_changes import by_partition
 
 FORMAT = 1  # without row files: models without rows, and rows as safetensors, which earlier versions wrote
@@ -52,6 +53,15 @@ Arrays = Mapping[str, NDArray[Any]]
 Files = Mapping[str, dict[str, Any]]  # by name: bytes and sha256
 
 
+class DamagedCheckpoint(UserError):
+    """A file of the checkpoint or delta at `path` is damaged or missing; `what` says which."""
+
+    def __init__(self, path: Path, what: str, *, is_delta: bool = False) -> None:
+        self.path, self.what = path, what
+        advice = "copy the delta again, or write it again" if is_delta else "use another checkpoint"
+        super().__init__(f"{'delta' if is_delta else 'checkpoint'} {path}: {what}; {advice}")
+
+
 def write(
     path: Path,
     facts: Mapping[str, Any],
@@ -69,19 +79,6 @@ def write(
         for name, of_store in rows.items():
             files |= write_rows(temporary, name, of_store)
         finish(temporary, path, facts, arrays, files, check)
-
-
-@contextmanager
-def written_beside(path: Path) -> Iterator[Path]:
-    """A new folder next to `path`, which `finish` renames. It is removed if anything fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def write_rows(
@@ -204,6 +201,7 @@ class Checkpoint:
     path: Path
     facts: dict[str, Any]
     files: Files
+    is_delta: bool = False
 
     @staticmethod
     def open(
@@ -211,16 +209,15 @@ class Checkpoint:
     ) -> Checkpoint:
         """Open a checkpoint. Files that are not `wanted` are neither checked nor included."""
         manifest = _read_manifest(path, formats)
+        is_delta = manifest["format"] == FORMAT_DELTA
         files = {name: expected for name, expected in manifest["files"].items() if wanted(name)}
         for name, expected in files.items():
             file = path / name
             if not file.is_file():
-                raise UserError(f"checkpoint {path}: {name} is missing; the copy is incomplete")
+                raise DamagedCheckpoint(path, f"{name} is missing", is_delta=is_delta)
             if not _is_as_written(file, expected):
-                raise UserError(
-                    f"checkpoint {path}: {name} is corrupt (its checksum differs); use another checkpoint"
-                )
-        return Checkpoint(path, manifest["facts"], files)
+                raise DamagedCheckpoint(path, f"{name} is corrupt (its checksum differs)", is_delta=is_delta)
+        return Checkpoint(path, manifest["facts"], files, is_delta)
 
     def has(self, name: str) -> bool:
         return f"{name}.safetensors" in self.files
@@ -271,16 +268,18 @@ class Checkpoint:
 
     def layout(self, name: str) -> int:
         """That of the store `name`."""
-        layouts = {row_files.layout_of(stack) for stack in self.stacks(name)}
+        with self.naming_damage():
+            layouts = {row_files.layout_of(stack) for stack in self.stacks(name)}
         return layouts.pop() if len(layouts) == 1 else row_files.ANY_LAYOUT
 
     @contextmanager
     def naming_damage(self) -> Iterator[None]:
-        """Raises a `UserError` if a row file is damaged."""
+        """Raises a `DamagedCheckpoint` if a row file is damaged."""
         try:
             yield
         except RowFileError as error:
-            raise UserError(f"checkpoint {self.path}: {error}; use another checkpoint") from None
+            what = str(error).replace(f"{self.path}/", "")
+            raise DamagedCheckpoint(self.path, what, is_delta=self.is_delta) from None
 
 
 def _in_order(name: str) -> list[int]:
@@ -294,14 +293,17 @@ def read_facts(path: Path) -> dict[str, Any]:
 
 
 def _read_manifest(path: Path, formats: tuple[int, ...] = FULL) -> dict[str, Any]:
+    wants_delta = formats == (FORMAT_DELTA,)
     try:
         with naming(path / MANIFEST):
             manifest = json.loads((path / MANIFEST).read_text())
         version, _, _ = int(manifest["format"]), manifest["facts"], manifest["files"]
-    except FileNotFoundError:
-        raise UserError(f"{path} is not a checkpoint: it has no {MANIFEST}") from None
+    except (FileNotFoundError, NotADirectoryError):
+        kind = "delta, which gearshift delta writes" if wants_delta else "checkpoint"
+        raise UserError(f"{path} is not a {kind}: it has no {MANIFEST}") from None
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path}/{MANIFEST} is not a Gearshift manifest; use another checkpoint") from None
+        what = f"{MANIFEST} is not a Gearshift manifest"
+        raise DamagedCheckpoint(path, what, is_delta=wants_delta) from None
     if version == FORMAT_DELTA and version not in formats:
         raise UserError(f"{path} is a delta: apply it to its base first, with gearshift apply-delta")
     if version not in formats and version in (*FULL, FORMAT_DELTA):
@@ -314,9 +316,8 @@ def _read_manifest(path: Path, formats: tuple[int, ...] = FULL) -> dict[str, Any
             f"load it with the version that wrote it"
         )
     if manifest.pop("sha256", None) != _digest(manifest):
-        raise UserError(
-            f"checkpoint {path}: {MANIFEST} is corrupt (its checksum differs); use another checkpoint"
-        )
+        what = f"{MANIFEST} is corrupt (its checksum differs)"
+        raise DamagedCheckpoint(path, what, is_delta=version == FORMAT_DELTA)
     return dict(manifest)
 
 

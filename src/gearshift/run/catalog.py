@@ -59,6 +59,15 @@ def resume_from(name: str | Path, *roots: str | Path) -> Path:
     A checkpoint is `RUN@step-600`, `RUN@best` or its path. The last checkpoint of a run stands for the run: there are
     no later steps that continuing could overwrite.
     """
+    found = find_model(name, *roots)
+    if is_run(found):
+        return found
+    folder = found.parent.parent
+    return folder if found.resolve() == (folder / CHECKPOINTS / LAST).resolve() else found
+
+
+def find_model(name: str | Path, *roots: str | Path) -> Path:
+    """A run's folder, as `find` does, or its checkpoint, if the name is `RUN@step-600`, `RUN@best` or a path."""
     path = Path(name)
     run, at, wanted = str(name).rpartition("@")
     if path.exists() or not at:
@@ -68,12 +77,11 @@ def resume_from(name: str | Path, *roots: str | Path) -> Path:
     else:
         folder = find(run, *roots)
         path = folder / CHECKPOINTS / wanted
-    last = (folder / CHECKPOINTS / LAST).resolve()
     if not path.is_dir():
         there = sorted(folder.glob(f"{CHECKPOINTS}/step-*"), key=lambda step: int(step.name[5:]))
         names = ", ".join([LAST, "best", *(step.name for step in there)]) if there else "none yet"
         raise UserError(f"run {folder} has no checkpoint `{path.name}`; it has: {names}")
-    return folder if path.resolve() == last else path.with_name(path.resolve().name)
+    return path.with_name(path.resolve().name)
 
 
 def _named(name: str, records: list[RunRecord]) -> Path | None:

@@ -22,6 +22,7 @@ from gearshift.embedding.row_files import PartitionChanges
 from gearshift.errors import UserError
 from gearshift.parameters import checkpoint
 from gearshift.parameters.checkpoint import Checkpoint
+from gearshift.parameters.part_folder import written_beside
 from gearshift.parameters.row_changes import Partitions, RowDigest, applied, by_partition, changes
 from gearshift.run import catalog
 
@@ -70,7 +71,7 @@ def write_delta(
         _refuse_existing(out)
     counts: dict[str, dict[str, Any]] = {}
     arrays = _arrays(newer)
-    with checkpoint.written_beside(out) as temporary:
+    with written_beside(out) as temporary:
         files: dict[str, Any] = {}
         for name in sorted(_stores(base) | _stores(newer)):
             before, after, counted = RowDigest(), RowDigest(), Counted()
@@ -103,7 +104,7 @@ def apply_deltas(base: str | Path, deltas: Sequence[str | Path], path: str | Pat
     _check_order(opened, chain)
     last, out = chain[-1], Path(path)
     _refuse_existing(out)
-    with checkpoint.written_beside(out) as temporary:
+    with written_beside(out) as temporary:
         files: dict[str, Any] = {}
         for name in sorted(last.facts[DELTA]["stores"]):
             before, after = RowDigest(), RowDigest()

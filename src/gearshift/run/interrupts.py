@@ -218,11 +218,22 @@ def ending(folder: Path, phase: str, step: int, error: BaseException | None) -> 
     return f'run {folder} was done already; its model: gs.load("{folder}")'
 
 
-def resume_hint(folder: Path) -> str:
-    """How to resume a stopped run: a command if it was started from the command line, else Python code."""
+def resume_hint(folder: Path, checkpoint: str = "") -> str:
+    """How to resume a run: a command if it was started from the command line, else Python code.
+
+    `checkpoint` is the name of an earlier one, such as step-600.
+    """
+    name = f"{folder}@{checkpoint}" if checkpoint else f"{folder}"
     if (folder / run_folder.CONFIG).is_file():
-        return f"gearshift train --resume {folder}"
-    return f'trainer.fit(model, train, valid, resume="{folder}")'
+        return f"gearshift train --resume {name}"
+    return f'trainer.fit(model, train, valid, resume="{name}")'
+
+
+def resume_elsewhere_hint(folder: Path) -> str:
+    """The same, with another folder for rows on disk."""
+    if (folder / run_folder.CONFIG).is_file():
+        return f"{resume_hint(folder)} storage.path=/other/folder"
+    return f'{resume_hint(folder)}, with gs.WorkerSettings(storage="/other/folder")'
 
 
 def _say(sentence: str) -> None:

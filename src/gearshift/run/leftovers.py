@@ -102,12 +102,22 @@ def of_run(folder: Path, watch: float = 0.0) -> Iterator[Leftover]:
 
 
 def _rows(roots: Iterable[str | Path]) -> Iterator[Leftover]:
-    places = [Path(root) / cold_tier.ROWS_FOLDER for root in roots] + [cold_tier.machine_folder()]
     configs = [config for root in roots for config in sorted(Path(root).glob(f"*/{run_folder.CONFIG}"))]
-    for place in dict.fromkeys([*places, *filter(None, map(_storage_path, configs))]):
+    for place in _places_of_rows(roots, configs):
         for folder in cold_tier.abandoned(place):
             what = "rows on disk of a process that is gone"
             yield Leftover(folder, what, lambda folder=folder: cold_tier.remove(folder))  # type: ignore[misc]
+
+
+def remove_rows(run: Path) -> None:
+    """Removes the rows on disk of dead processes of this machine, wherever this run may have some."""
+    for place in _places_of_rows([run.parent], [run / run_folder.CONFIG]):
+        cold_tier.remove_abandoned(place)
+
+
+def _places_of_rows(roots: Iterable[str | Path], configs: Iterable[Path]) -> list[Path]:
+    places = [Path(root) / cold_tier.ROWS_FOLDER for root in roots] + [cold_tier.machine_folder()]
+    return list(dict.fromkeys([*places, *filter(None, map(_storage_path, configs))]))
 
 
 def _storage_path(config: Path) -> Path | None:

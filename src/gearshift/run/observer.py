@@ -65,7 +65,7 @@ class RunObserver:
         saving.save_if_requested(ready_to_save)
         self.parts.metrics.stepped()
         if (failure := self.parts.storage.look()) is not None:
-            self.notify(failure)
+            self.notify(f"{failure}. The run stops at a checkpoint")
             self._stop.set()
         return not self._stop.is_set()
 

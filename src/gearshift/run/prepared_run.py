@@ -17,6 +17,7 @@ from gearshift.run.checkpoint_policy import CheckpointPolicy
 from gearshift.run.event_log import EventLog
 from gearshift.run.final_result import FinalResult
 from gearshift.run.health import Health
+from gearshift.run.intact import naming_intact
 from gearshift.run.last_save import LastSave
 from gearshift.run.local_run import Run
 from gearshift.run.log import Messages
@@ -53,7 +54,8 @@ class PreparedRun:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continues where the checkpoint was made, bit for bit."""
-        restore_training(self.training, checkpoint, self.notify)
+        with naming_intact():
+            restore_training(self.training, checkpoint, self.notify)
         # Checkpoints of older versions have only the training time.
         known = {"before": self.training.progress.seconds}
         self.wall.restore(checkpoint.facts.get("wall_seconds", known))

@@ -117,7 +117,7 @@ def _table_as_dict(table: TableRows) -> dict[str, Any]:
 
 
 def count_rows(source: str | Path) -> RowCounts:
-    """Counts the embedding rows of a run (its last checkpoint), a checkpoint or a saved model.
+    """Counts the embedding rows of a run (its last checkpoint), of a checkpoint (`RUN@step-600`) or a saved model.
 
     All of its row files are read once; a run may go on training meanwhile.
     """
@@ -134,9 +134,9 @@ def count_rows(source: str | Path) -> RowCounts:
 
 def _checkpoint_of(source: str | Path) -> Path:
     path = Path(source)
-    if (path / checkpoint.MANIFEST).is_file():
-        return path.resolve()
-    folder = catalog.find(source)
+    folder = path if (path / checkpoint.MANIFEST).is_file() else catalog.find_model(source)
+    if (folder / checkpoint.MANIFEST).is_file():
+        return folder.resolve()
     last = folder / "checkpoints" / "last"
     if not (last / checkpoint.MANIFEST).is_file():
         raise UserError(f"run {folder} has no checkpoint yet")

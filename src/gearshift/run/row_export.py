@@ -48,7 +48,7 @@ def _write_store(store: RowStore, path: Path, precision: RowPrecision) -> Writte
 
 def _find(source: str | Path) -> Path:
     path = Path(source)
-    return path if (path / checkpoint.MANIFEST).is_file() else catalog.find(source)
+    return path if (path / checkpoint.MANIFEST).is_file() else catalog.find_model(source)
 
 
 def _chosen(parts: list[list[int]], store: int | None) -> int:

@@ -12,6 +12,7 @@ from gearshift.errors import UserError, brief
 from gearshift.metrics.warning_rules import end_of_grouped_file
 from gearshift.models import first_weights
 from gearshift.run import folder as run_folder
+from gearshift.run import interrupts
 from gearshift.run import log as run_log
 from gearshift.run.control_socket_server import ControlChannel
 from gearshift.run.interrupts import ExitStop
@@ -96,7 +97,8 @@ class RunThread:
         if parts.storage.failure is not None:
             step = f"{parts.training.step:,}"
             raise UserError(
-                f"{parts.storage.failure}. Step {step} is saved: gearshift train --resume {parts.folder}"
+                f"{parts.storage.failure}. Step {step} is saved. Make room and resume the run, or resume it with "
+                f"another folder: {interrupts.resume_elsewhere_hint(parts.folder)}"
             )
         self._list_bad_lines()
         self.result = parts.final.of_stopped() if stopped else parts.final.of_finished()

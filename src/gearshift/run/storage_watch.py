@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from gearshift.embedding.store import RowStore
-from gearshift.embedding.tier_figures import UNWRITTEN, tier_figures
+from gearshift.embedding.tier_figures import tier_figures, write_failure
 from gearshift.training.training import Training
 
 LOOK_SECONDS = 1.0  # between two looks at other processes
@@ -27,7 +27,7 @@ class StorageWatch:
         self.failure: str | None = None  # once there was one
 
     def look(self) -> str | None:
-        """Called between two steps: why rows cannot be written. Returned once."""
+        """Called between two steps: why rows cannot be written, with the file. Returned once."""
         if self.failure is not None:
             return None
         self.failure = self._here() or self._elsewhere()
@@ -36,15 +36,17 @@ class StorageWatch:
     def _here(self) -> str | None:
         for store in _stores(self._training):
             if store.tier and (failure := store.tier.write_failure()) is not None:
-                return _sentence(failure)
+                return f"rows on disk: {failure}"
         return None
 
     def _elsewhere(self) -> str | None:
         if time.monotonic() - self._looked_at < LOOK_SECONDS:
             return None
         self._looked_at = time.monotonic()
-        failed = [name for name, figures in self._processes().items() if figures.get(UNWRITTEN)]
-        return _sentence(f"{failed[0].replace('-', ' ')} cannot write to its disk") if failed else None
+        for name, figures in self._processes().items():
+            if (failure := write_failure(figures)) is not None:
+                return f"rows on disk of {name.replace('-', ' ')}: {failure}"
+        return None
 
 
 def figures_here(training: Training) -> dict[str, dict[str, float]]:
@@ -57,10 +59,3 @@ def _stores(training: Training) -> tuple[RowStore, ...]:
     """The baseline's too."""
     beside = training.baseline.learner
     return (*training.learner.server.stores, *(beside.server.stores if beside else ()))
-
-
-def _sentence(failure: str) -> str:
-    return (
-        f"rows that do not fit in memory cannot be written: {failure}. The run stops at a checkpoint. Make room, or "
-        "set another storage.path, and resume it"
-    )

@@ -11,6 +11,8 @@ from gearshift.data.skew import differences, remarks
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import Checkpoint, resolve
 from gearshift.run import folder as run_folder
+from gearshift.run.intact import naming_intact
+from gearshift.training.learner import is_of_rows
 
 
 def last_checkpoint(resume: Path) -> Path:
@@ -23,6 +25,14 @@ def last_checkpoint(resume: Path) -> Path:
             f"run {resume} saved no checkpoint before it ended; start it again with gearshift train CONFIG"
         )
     return last.resolve()
+
+
+def open_checkpoint(resume: Path, *, rows_elsewhere: bool) -> Checkpoint:
+    """That checkpoint; without its rows, if other processes hold them."""
+    with naming_intact():
+        return Checkpoint.open(
+            last_checkpoint(resume), lambda file: not (rows_elsewhere and is_of_rows(file))
+        )
 
 
 def remarks_on(known: Schema, parts: Sequence[Dataset | None], init_from: str | Path | None) -> list[str]:

@@ -41,12 +41,12 @@ from gearshift.run.prepared_run import PreparedRun
 from gearshift.run.result import Result
 from gearshift.settings.declaration import values_of
 from gearshift.sync.registry import not_a_name
-from gearshift.trainer.earlier_run import last_checkpoint, remarks_on
+from gearshift.trainer.earlier_run import open_checkpoint, remarks_on
 from gearshift.trainer.object_recipe import ObjectRecipe
 from gearshift.trainer.optimizer_settings import OptimizerSettings
 from gearshift.trainer.removed_keywords import refuse
 from gearshift.trainer.worker_settings import WorkerSettings
-from gearshift.training.learner import Learner, is_of_rows
+from gearshift.training.learner import Learner
 from gearshift.training.plan import Plan, StrategyPlan
 from gearshift.training.train_settings import StepSettings, TrainingSettings
 from gearshift.training.training import Training
@@ -232,8 +232,7 @@ class Trainer:
             is_first = schema is None  # no other process has read the data
             saved = None
             if resume is not None:
-                needed = (lambda file: not is_of_rows(file)) if rows_elsewhere else (lambda file: True)
-                saved = Checkpoint.open(last_checkpoint(resume), needed)
+                saved = open_checkpoint(resume, rows_elsewhere=rows_elsewhere)
                 schema = Schema.from_dict(saved.facts["schema"])
             train = fitted(train, None, messages.append) if schema is None else train.with_schema(schema)
             valid = None if valid is None else valid.with_schema(train.schema)

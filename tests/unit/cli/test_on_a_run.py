@@ -99,7 +99,23 @@ def test_predict_on_prepared_data_reads_no_label(gearshift: Shell) -> None:
     assert arrow_csv.read_csv("ready.csv").num_rows == count
 
 
-@pytest.mark.parametrize("name", ["last", "runs/last/checkpoints/last", "runs/last"])
+def test_a_checkpoint_of_a_run_is_named_everywhere(gearshift: Shell) -> None:
+    step = Path("runs/last/checkpoints/last").resolve().name
+    code, out, err = gearshift("evaluate", f"last@{step}", "later.csv")
+    assert (code, err) == (0, "") and out == gearshift(
+        "evaluate", f"runs/last/checkpoints/{step}", "later.csv"
+    )[1]
+    code, out, err = gearshift("inspect", f"last@{step}")
+    assert (code, err) == (0, "") and f"checkpoints/{step}" in out
+    assert gearshift("inspect", f"last@{step}", "--rows")[0] == 0
+    assert gearshift("predict", f"last@{step}", "later.csv", "-o", "at_step.csv")[0] == 0
+    gearshift("predict", f"runs/last/checkpoints/{step}", "later.csv", "-o", "by_path.csv")
+    assert Path("at_step.csv").read_bytes() == Path("by_path.csv").read_bytes()
+    code, _, err = gearshift("evaluate", "last@step-7", "later.csv")
+    assert code == 2 and "has no checkpoint `step-7`; it has: last, best, step-" in err
+
+
+@pytest.mark.parametrize("name", ["last", "last@best", "runs/last/checkpoints/last", "runs/last"])
 def test_init_from_takes_a_checkpoint_or_a_run(gearshift: Shell, name: str) -> None:
     code, _, err = gearshift("train", "shop.yaml", "--init-from", name, "checkpoint.path=warm")
     assert (code, err) == (0, "")

@@ -17,6 +17,7 @@ from gearshift.embedding.cold_tier import ColdTier, StorageSettings, TierFolder
 from gearshift.embedding.sharded import IdPlacement
 from gearshift.embedding.store import RowAdagrad, RowPart, RowSGD, RowStore
 from gearshift.embedding.table_store import MemoryStore
+from gearshift.embedding.table_tier import close_tiers
 from gearshift.errors import UserError
 from gearshift.parameters import checkpoint
 from gearshift.parameters.checkpoint import Checkpoint, resolve
@@ -72,7 +73,11 @@ def test_a_flipped_bit_is_named(tmp_path: Path, disk: str) -> None:
         for block in range(0, len(content) - 8192, 4096):
             content[block + 200] ^= 1
         path.write_bytes(content)
-    with pytest.raises(UserError, match=r"rows-\d+-\d+\.gsr is damaged: the checksum of block \d+ is wrong"):
+    told = (
+        r"rows-\d+-\d+\.gsr is damaged: the checksum of block \d+ is wrong\. Checkpoints that share this file are "
+        r"damaged too\. Resume the run: gearshift train --resume RUN"
+    )
+    with pytest.raises(UserError, match=told):
         store.pull(np.arange(40_000))
 
 
@@ -153,6 +158,15 @@ def test_stores_that_start_together_keep_their_folders(tmp_path: Path) -> None:
     assert kept == [True] * 400
 
 
+def test_a_process_that_will_be_killed_removes_its_files(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    assert written_files(tmp_path)
+    close_tiers()
+    assert not list(tmp_path.iterdir()) and len(store) == 40_000
+    close_tiers()
+    del store
+
+
 def test_files_are_removed_with_the_store(tmp_path: Path) -> None:
     store = filled(tmp_path)
     assert written_files(tmp_path)
@@ -226,7 +240,8 @@ def test_a_damaged_checkpoint_is_refused(
         content[5000] ^= 1
     file.unlink()
     file.write_bytes(content[:-4096] if damage == "cut" else content)
-    with pytest.raises(UserError, match=rf"checkpoint .*{file.name}.*use another checkpoint"):
+    told = rf"^checkpoint {folder}: {file.name} is .*\. No other checkpoint of run {trained_run.folder} is intact$"
+    with pytest.raises(UserError, match=told):
         trained(tmp_path, 8 << 20, epochs=2, resume=trained_run.folder)
     with pytest.raises(UserError, match=rf"checkpoint .*{file.name}.*use another checkpoint"):
         gs.load(trained_run.folder)

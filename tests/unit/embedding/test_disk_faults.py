@@ -1,4 +1,6 @@
-"""A disk that is full: rows stay readable in memory until they can be written, and checkpoints have them."""
+"""A disk that is full: rows stay readable in memory until they can be written, and checkpoints have them. And files
+that are gone.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from gearshift.embedding.cold_tier import ColdTier
+from gearshift.embedding.disk_errors import LostRows
 from gearshift.embedding.row_files import blocks_of
 from gearshift.embedding.store import RowPart, RowSGD
 from gearshift.embedding.table_store import MemoryStore
@@ -84,7 +87,7 @@ def test_far_too_much_that_cannot_be_written_is_an_error(tmp_path: Path) -> None
         disk.fill()
         with pytest.raises(
             UserError,
-            match=r"rows on disk: .*: No space left on device\. Resume the run from its last checkpoint",
+            match=r"rows on disk: .*: No space left on device\. Resume .*with storage\.path=/other/folder$",
         ):
             for step in range(2, 40):
                 add_one(store, step)
@@ -101,3 +104,39 @@ def test_a_merge_without_room_is_put_off(tmp_path: Path) -> None:
                 break
         np.testing.assert_array_equal(store.pull(np.arange(ROWS)), float(step))
         del store
+
+
+def test_a_checkpoint_that_does_not_fit_into_the_storage_names_the_storage(tmp_path: Path) -> None:
+    """The copy of its files fails, and the system's error names what is copied."""
+    store = MemoryStore((PART,), seed=1, tier=ColdTier(tmp_path / "rows", 4 << 20, hot_rows=256))
+    add_one(store, 1)
+    (tmp_path / "checkpoint").mkdir()
+    with store.cut() as cut:
+        stacks = cut.write_files(tmp_path / "checkpoint", "rows0")
+    with small_disk(tmp_path / "disk") as disk:
+        restored = store_on(disk)
+        restored.tier.open()
+        disk.fill()
+        with pytest.raises(
+            UserError, match=r"^storage\.path: no space is left on .*disk/rows .*storage\.path=/"
+        ):
+            restored.adopt(stacks)
+        del restored
+
+
+def test_a_checkpoint_of_rows_that_were_deleted_is_given_up(tmp_path: Path) -> None:
+    """Their files cannot come back. A folder of checkpoints that is away may."""
+    store = MemoryStore((PART,), seed=1, tier=ColdTier(tmp_path / "rows", 4 << 20, hot_rows=256))
+    add_one(store, 1)
+    store.tier.settle()
+    with store.cut() as cut, pytest.raises(FileNotFoundError):
+        cut.write_files(tmp_path / "away", "rows0")
+    (tmp_path / "rows").rename(tmp_path / "elsewhere")
+    (tmp_path / "checkpoint").mkdir()
+    with (
+        store.cut() as cut,
+        pytest.raises(
+            LostRows, match=r"^rows on disk: .*gsr: No such file .* deleted during the run\. Resume"
+        ),
+    ):
+        cut.write_files(tmp_path / "checkpoint", "rows0")

@@ -101,9 +101,27 @@ def test_what_does_not_fit_together_is_refused(trained: gs.Result, tmp_path: Pat
     content = bytearray(changed.read_bytes())
     content[100] ^= 1
     changed.write_bytes(content)
-    with pytest.raises(UserError, match=r"rows0-00-000\.gsr is damaged"):
+    with pytest.raises(
+        UserError, match=r"^checkpoint .*: rows0-00-000\.gsr is damaged: .*; use another checkpoint$"
+    ):
         gs.apply_deltas(other / "checkpoints" / f"step-{middle}", [delta], tmp_path / "full")
     assert not (tmp_path / "full").exists() and not list(tmp_path.glob(".*"))
+
+
+def test_a_damaged_delta_is_copied_or_written_again(trained: gs.Result, tmp_path: Path) -> None:
+    first, *_ = steps(trained)
+    base, delta = trained.folder / "checkpoints" / f"step-{first}", tmp_path / "delta"
+    gs.write_delta(trained.folder, first, path=delta)
+    file = next(delta.glob("rows0-*.gsr"))
+    content = bytearray(file.read_bytes())
+    content[100] ^= 1
+    file.write_bytes(content)
+    told = rf"^delta {delta}: {file.name} is damaged: .*; copy the delta again, or write it again$"
+    with pytest.raises(UserError, match=told):
+        gs.apply_deltas(base, [delta], tmp_path / "full")
+    file.unlink()
+    with pytest.raises(UserError, match=rf"^delta {delta}: {file.name} is missing; copy the delta again"):
+        gs.apply_deltas(base, [delta], tmp_path / "full")
 
 
 def test_the_command_line(
@@ -118,6 +136,13 @@ def test_the_command_line(
     assert cli.run(["apply-delta", base, "changes", "--out", "full"]) == 0
     assert "wrote   full, verified" in capsys.readouterr().out
     assert_same_checkpoint(tmp_path / "full", trained.folder / "checkpoints" / f"step-{last}")
+    assert cli.run(["apply-delta", f"{run}@step-{first}", "changes", "--out", "again"]) == 0
+    assert_same_checkpoint(tmp_path / "again", tmp_path / "full")
+    Path("clicks.csv").write_text("click,user\n")
+    capsys.readouterr()
+    assert cli.run(["apply-delta", base, "clicks.csv", "--out", "other"]) == 2
+    told = "clicks.csv is not a delta, which gearshift delta writes: it has no manifest.json\n"
+    assert capsys.readouterr().err == told
     assert cli.run(["apply-delta", base, "changes", "--out", "full"]) != 0
     assert "full exists: name a new folder" in capsys.readouterr().err
     (tmp_path / "precious").mkdir()

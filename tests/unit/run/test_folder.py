@@ -63,6 +63,22 @@ def test_find_by_path_last_name_and_beginning(tmp_path: Path) -> None:
     assert catalog.find(b.name, tmp_path) == b
 
 
+def test_a_checkpoint_is_named_after_its_run(tmp_path: Path) -> None:
+    run = run_folder.create(tmp_path, "apple")
+    checkpoints = run / run_folder.CHECKPOINTS
+    for step in ("step-20", "step-100"):
+        (checkpoints / step).mkdir()
+    (checkpoints / "last").symlink_to("step-100")
+    assert catalog.find_model("app", tmp_path) == run
+    assert catalog.find_model("last@step-20", tmp_path) == checkpoints / "step-20"
+    assert catalog.find_model("app@last", tmp_path) == checkpoints / "step-100"
+    assert catalog.find_model(checkpoints / "last", tmp_path) == checkpoints / "step-100"
+    assert catalog.resume_from("app@step-20", tmp_path) == checkpoints / "step-20"
+    assert catalog.resume_from("app@last", tmp_path) == run, "it goes on"
+    with pytest.raises(UserError, match=r"has no checkpoint `step-7`; it has: last, best, step-20, step-100"):
+        catalog.find_model("app@step-7", tmp_path)
+
+
 def test_a_whole_name_is_meant_even_if_it_is_the_beginning_of_another(tmp_path: Path) -> None:
     first, second = run_folder.create(tmp_path, "a"), run_folder.create(tmp_path, "a")
     assert second.name == f"{first.name}-2"

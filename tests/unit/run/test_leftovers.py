@@ -186,3 +186,20 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def test_rows_of_killed_processes_go_with_the_cluster_of_their_run(place: Path) -> None:
+    """Its starter removes them, where the run may have some."""
+    run = run_folder.create("runs", "on-ray")
+    storage = place / "storage"
+    (run / run_folder.CONFIG).write_text(f"storage: {{path: {storage}}}\n")
+    live = cold_tier.TierFolder(storage)
+    left = [Path("runs/.rows/rows-a"), storage / "rows-b"]
+    for folder in left:
+        folder.mkdir(parents=True)
+        (folder / cold_tier.LOCK).touch()
+        (folder / "rows-0-0.gsr").touch()
+    leftovers.remove_rows(run)
+    assert not any(folder.exists() for folder in left) and live.path.exists()
+    live.close()
+    run_folder.finish(run, "done")

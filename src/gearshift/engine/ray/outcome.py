@@ -11,7 +11,7 @@ from typing import Any
 from gearshift.engine.ray.process_context import ProcessContext
 from gearshift.engine.ray.silence import Loss
 from gearshift.errors import UserError
-from gearshift.run import control_socket, ownership
+from gearshift.run import control_socket, leftovers, ownership
 from gearshift.run import folder as run_folder
 from gearshift.run import log as run_log
 from gearshift.run.interrupts import ExitStop
@@ -112,6 +112,8 @@ class LaunchedOutcome:
         leaving.join(seconds)
         if self._context.local is not None:
             self._context.local.stop()
+            with suppress(OSError):
+                leftovers.remove_rows(self._processes.folder)  # of processes that were killed
 
 
 def _record(folder: Path) -> run_folder.RunRecord | None:

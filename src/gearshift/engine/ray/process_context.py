@@ -111,3 +111,6 @@ class Membership(Protocol):
 
     def measured_by(self, measure: Callable[[], dict[str, float]]) -> None:
         """Sets the function that measures this process's figures."""
+
+    def ended_by(self, end: Callable[[], None]) -> None:
+        """Sets the function that ends the work of this process when the run is over. Others are killed."""

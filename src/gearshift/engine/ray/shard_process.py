@@ -6,14 +6,17 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
+from gearshift.embedding.disk_errors import LostRows
 from gearshift.engine.protocol.shard import ShardRole
 from gearshift.engine.ray.background_load import load_in_background
 from gearshift.engine.ray.connection import layout_of
+from gearshift.engine.ray.coordinator_process import origin_of
 from gearshift.engine.ray.process_context import Membership, ProcessContext
 from gearshift.engine.ray.row_reader import RowReader
 from gearshift.engine.ray.snapshots import ShardSnapshot, load_part, part_folder
 from gearshift.errors import UserError, warn_through
 from gearshift.parameters.server import Server
+from gearshift.run.intact import naming_intact
 from gearshift.run.low_priority import in_background
 from gearshift.run.saver import why
 
@@ -28,8 +31,11 @@ def serve(member: Membership, context: ProcessContext) -> None:
     layout, checkpoints = layout_of(training.learner, context.shards), context.folder.checkpoints
 
     def load(name: str, done: Callable[[Server], None]) -> None:
-        path = checkpoints / name
-        load_in_background(partial(load_part, training.learner, layout, number, path), done, driver.post)
+        def load_own() -> Server:
+            with naming_intact(origin_of(context.folder.path)):
+                return load_part(training.learner, layout, number, checkpoints / name)
+
+        load_in_background(load_own, done, driver.post)
 
     def take_cut(name: str, server: Server) -> None:
         cut, incarnation = ShardSnapshot.of(server, number), role.incarnation
@@ -38,6 +44,9 @@ def serve(member: Membership, context: ProcessContext) -> None:
             error = ""
             try:
                 cut.write(part_folder(checkpoints, name), context.folder.check_not_taken)
+            except LostRows as failed:  # another attempt would fail in the same way
+                driver.post(partial(_fail, failed))
+                return
             except OSError as failed:
                 error = f"shard {number} could not write its part of {name}: {why(failed, checkpoints)}"
             except Exception as failed:  # any error, because the coordinator waits for an answer
@@ -51,8 +60,13 @@ def serve(member: Membership, context: ProcessContext) -> None:
     read_ahead = RowReader()
     with closing(context.connection.endpoint(member, training, context.shards)) as endpoint:
         driver = context.connection.driver(member, endpoint)
+        member.ended_by(driver.stop)
         role = ShardRole(number, member.boot, load, take_cut, read_ahead.read)
         try:
             driver.run(role)
         except FloatingPointError as error:  # a restart would fail in the same way
             raise UserError(f"{error}. Lower optimizer.embeddings.lr or optimizer.dense.lr") from error
+
+
+def _fail(error: UserError) -> None:
+    raise error

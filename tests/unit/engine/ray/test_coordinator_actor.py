@@ -17,6 +17,7 @@ pytest.importorskip("ray")
 
 from ray.exceptions import RayError
 
+from gearshift.engine.protocol.messages import To
 from gearshift.engine.ray.actors import coordinator as coordinator_actor
 from gearshift.engine.ray.actors import supervisor, watch
 from gearshift.engine.ray.actors.coordinator import CoordinatorActor
@@ -230,6 +231,19 @@ def test_an_error_of_any_kind_does_not_end_the_watch_over_the_cluster(
     run: Any = type("Watched", (), {"finished": property(lambda self: ended.is_set())})()
     threading.Thread(target=machines.watch, args=(run,), daemon=True).start()
     assert ended.wait(20), "the thread has ended"
+
+
+def test_what_several_processes_say_word_for_word_is_said_once(world: World) -> None:
+    """Every shard is warned of the same storage.path. A process may repeat itself."""
+    coordinator = CoordinatorActor(ProcessPlacement("run", {}, 2, 1), done, {})
+    world.coordinators.append(coordinator)
+    assert world.left.wait(30)
+    for shard, sentence in ((0, "in memory"), (1, "in memory"), (0, "a stranger"), (0, "a stranger")):
+        coordinator.meet(None, (7, "node"), [sentence], To("shard", shard), {})
+    world.warned[0]("in memory")
+    assert coordinator._run is not None
+    said = [*coordinator._run.messages, *coordinator._sentences]
+    assert said == ["in memory", "a stranger", "a stranger"]
 
 
 def test_what_a_coordinator_is_warned_of_before_it_fails_is_heard(world: World) -> None:

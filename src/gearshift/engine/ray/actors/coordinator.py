@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import ray
 
+from gearshift.embedding.table_tier import close_tiers
 from gearshift.engine.protocol.messages import COORDINATOR, To
 from gearshift.engine.ray.actors.context_store import context_store_of, end_members, leave_place
 from gearshift.engine.ray.actors.nodes import (
@@ -69,13 +70,14 @@ class CoordinatorActor:
         self._over = self._stop_requested = False
         self._early: list[str] = []  # messages for the user from before the run
         self._sentences: list[str] = []  # for the user, not passed on to the run yet
+        self._said_by: dict[str, To] = {}  # who said a sentence first
         self._passing_on = threading.Lock()
         threading.Thread(target=self._live, name="gearshift", daemon=True).start()
 
     def _live(self) -> None:
         try:
             take_title("coordinator")
-            warn_through(self._sentences.append)
+            warn_through(lambda sentence: self._hear(COORDINATOR, [sentence]))
             supervisor = self._supervisor = self._enter()
             context = supervisor.newest_context
             self._run = context.folder.with_retries(
@@ -139,6 +141,7 @@ class CoordinatorActor:
     def _end(self) -> None:
         """Ends the run, the other processes and this one, in this order."""
         context = self._context
+        close_tiers()  # now, because a watcher may kill this process
         with contextlib.suppress(Exception):
             if self._supervisor is not None:
                 self._supervisor.close()
@@ -178,7 +181,7 @@ class CoordinatorActor:
         figures: dict[str, float],
     ) -> list[Contact]:
         """A heartbeat of a process with its address; returns the contacts of the others."""
-        self._sentences.extend(sentences)
+        self._hear(who, sentences)
         if (supervisor := self._supervisor) is None:
             return []  # it will send another heartbeat
         supervisor.table.heard(who, place, contact, figures)
@@ -200,6 +203,10 @@ class CoordinatorActor:
         if self._supervisor is None:
             raise RuntimeError("the coordinator is starting")
         return self._supervisor
+
+    def _hear(self, who: To, sentences: list[str]) -> None:
+        """What several processes say word for word is said once."""
+        self._sentences.extend(one for one in sentences if self._said_by.setdefault(one, who) == who)
 
     def _pass_on(self) -> None:
         """Passes messages of other processes on to the run."""

@@ -15,6 +15,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from gearshift.embedding.table_tier import close_tiers
 from gearshift.engine.protocol.messages import COORDINATOR, To
 from gearshift.engine.ray.actors.heartbeats import Heartbeats, LateProcess
 from gearshift.engine.ray.actors.nodes import (
@@ -50,6 +51,7 @@ class RayMembership:
     sentences: list[str] = field(default_factory=list)  # for the user, not passed on yet
     contact: Contact | None = None  # its own
     measure: Callable[[], dict[str, float]] = dict
+    end: Callable[[], None] = lambda: None  # ends the work
 
     @property
     def start(self) -> int:
@@ -64,6 +66,9 @@ class RayMembership:
 
     def measured_by(self, measure: Callable[[], dict[str, float]]) -> None:
         self.measure = measure
+
+    def ended_by(self, end: Callable[[], None]) -> None:
+        self.end = end
 
     def notify(self, sentence: str) -> None:
         self.sentences.append(sentence)
@@ -90,6 +95,7 @@ class ProcessActor:
     def __init__(self, run: str, who: To, body: Callable[[Any, Any], None]) -> None:
         self._coordinator_name, self._who, self._body = actor_name(run, To("coordinator")), who, body
         self._notice = threading.Event()
+        self._membership: RayMembership | None = None  # until it is registered
         with contextlib.suppress(ValueError):  # in a thread, so that the process ends at once when asked to
             signal.signal(signal.SIGTERM, lambda *_: self._notice.set())
         take_title(who.role, who.number)
@@ -108,7 +114,7 @@ class ProcessActor:
         place = this_place()
         boot, restarts, delay = with_retries(lambda: coordinator.register.remote(self._who, place))
         self._context = with_retries(lambda: coordinator.context.remote())
-        membership = RayMembership(self._who, boot, this_host(), place, restarts > 0)
+        membership = self._membership = RayMembership(self._who, boot, this_host(), place, restarts > 0)
         threading.Thread(target=self._keep_in_touch, args=(coordinator, membership), daemon=True).start()
         failure: tuple[str, bool] | None = None
         time.sleep(delay)
@@ -120,8 +126,14 @@ class ProcessActor:
             failure = brief(error), False
             with contextlib.suppress(Exception):
                 self._context.records.log(f"{self._who.role} {self._who.number}: {traceback.format_exc()}")
+        close_tiers()
         with_retries(lambda: coordinator.ended.remote(self._who, boot, failure))
         os._exit(0 if failure is None else 1)  # Ray restarts it, unless the coordinator has ended it
+
+    def end(self) -> None:
+        """The run is over: the work ends, and then this process, which has removed its files."""
+        if self._membership is not None:
+            self._membership.end()
 
     def _keep_in_touch(self, coordinator: Any, membership: RayMembership) -> None:
         watchdog = CoordinatorWatchdog(

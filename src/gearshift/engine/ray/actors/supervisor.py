@@ -31,7 +31,7 @@ from gearshift.engine.ray.actors.process_table import Place, ProcessTable, Regis
 from gearshift.engine.ray.process_context import ProcessContext
 from gearshift.engine.ray.process_manager import ProcessListener
 
-RELAY_SECONDS = 4.0  # that relays have to end when their workers are gone
+LEAVE_SECONDS = 8.0  # that shards and relays have to end by themselves when the run is over
 
 Bodies = dict[str, Callable[[Any, Any], None]]  # what a process of each role does, to its end
 
@@ -182,6 +182,13 @@ class Supervisor:
                 if state_of(self.actors[who]).state == "alive":  # started by an earlier coordinator
                     self.table.expect(who, 0.0)
 
+    def ask_to_end(self, who: To) -> None:
+        """It says `ended` when it has. A relay knows by itself."""
+        actor = self.actors.get(who)
+        if who.role == "shard" and actor is not None:
+            with contextlib.suppress(RayError):
+                actor.end.remote()
+
     def end(self, who: To) -> None:
         actor = self.actors.pop(who, None)
         self.table.forget(who)
@@ -193,13 +200,17 @@ class Supervisor:
 
 
 def _end_all(supervisor: Supervisor, plan: ProcessPlacement) -> None:
-    """Relays end by themselves when their workers are gone, and remove what they have on their machines."""
+    """Shards and relays end by themselves, to remove what they have on their machines: relays when their workers are
+    gone, shards when they are asked to.
+    """
     actors = supervisor.actors
-    relays = {who for who in actors if who.role == "relay"}
-    for who in actors.keys() - relays:
+    leaving = {who for who in actors if who.role in ("shard", "relay")}
+    for who in actors.keys() - leaving:
         supervisor.end(who)
-    until = time.monotonic() + RELAY_SECONDS
-    while relays & actors.keys() and time.monotonic() < until:
+    for who in leaving:
+        supervisor.ask_to_end(who)
+    until = time.monotonic() + LEAVE_SECONDS
+    while leaving & actors.keys() and time.monotonic() < until:
         time.sleep(0.1)
     for who in list(actors):
         supervisor.end(who)
