@@ -48,9 +48,15 @@ class StorageWatch:
 
 
 def figures_here(training: Training) -> dict[str, dict[str, float]]:
-    """Metrics of the disk tiers in this process, by the name that a shard has on a cluster."""
-    figures = tier_figures(_stores(training))
-    return {"shard-0": figures} if figures else {}
+    """Metrics of the model's disk tiers in this process, by the name that a shard has on a cluster.
+
+    Of the baseline only a failure to write counts, as it ends the run too.
+    """
+    figures = tier_figures(training.learner.server.stores)
+    if not figures:
+        return {}
+    failed = any(store.tier and store.tier.write_failure() is not None for store in _stores(training))
+    return {"shard-0": {**figures, UNWRITTEN: float(failed)}}
 
 
 def _stores(training: Training) -> tuple[RowStore, ...]:
