@@ -9,7 +9,7 @@ SOURCES := $(wildcard csrc/*) CMakeLists.txt pyproject.toml
 
 # torch first and from the lock: an open range would pull the CUDA build.
 $(VENV)/core: requirements.lock
-	@echo "Setting up $(VENV) (PyTorch and friends; about a minute) ..."
+	@echo "Setting up $(VENV) (PyTorch and friends; a few minutes) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install -r requirements.lock
 	@touch $@

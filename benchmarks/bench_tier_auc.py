@@ -33,7 +33,8 @@ import gearshift as gs
 from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.readers.generated import GeneratedExamples
-from gearshift.embedding.cold_tier import ColdTier, minimum_bytes
+from gearshift.embedding.cold_tier import ColdTier
+from gearshift.embedding.memory_budget import minimum_bytes
 from gearshift.embedding.store import RowAdagrad
 from gearshift.experiments.paired_runs import bounds, interval
 from gearshift.metrics import Measures

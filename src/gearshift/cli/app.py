@@ -7,6 +7,7 @@ on stderr and exit code 2; `--debug` adds the traceback. Exit code 0 means succe
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -63,7 +64,7 @@ def demo(
     folder: Annotated[Path, typer.Argument(help="Where to put the example files.")] = Path("demo"),
     examples: Annotated[str, typer.Option(help="Number of examples to generate, such as 500k.")] = "1.5M",
 ) -> None:
-    """Generate a click log, train on it, and show what to do next (under two minutes)."""
+    """Generate a click log, train on it, and show what to do next (two to three minutes)."""
     from gearshift.cli.demo import demo
 
     raise typer.Exit(demo(folder, examples))
@@ -660,7 +661,10 @@ def _usage(error: typer.TyperException, arguments: list[str]) -> str:
         hint = f" Did you mean `{near}`?" if near else ""
         return f"no command `{typed}`.{hint} ({', '.join(commands)})"
     help_of = f"gearshift {typed} --help" if typed in commands else "gearshift --help"
-    return f"{error.format_message().rstrip('.')}. See {help_of}"
+    message = error.format_message().rstrip(".")
+    if wrong := re.match(r"Invalid value for '(.+)': Input should be a valid (integer|number)", message):
+        message = f"{wrong[1]}: expected a {'whole ' if wrong[2] == 'integer' else ''}number"
+    return f"{message}. See {help_of}"
 
 
 def _print_version() -> int:

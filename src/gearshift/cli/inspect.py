@@ -19,6 +19,7 @@ from gearshift.errors import UserError
 from gearshift.run import catalog
 from gearshift.run import folder as run_folder
 
+UP_TO = "up to "
 PARTS = ("train", "valid", "test")  # of what `gearshift prepare` writes
 
 
@@ -72,18 +73,27 @@ def _run(folder: Path) -> None:
     if pairs:
         terminal.say(f"metrics   {'  '.join(pairs)}")
     if known.get("embedding_rows") is not None:
-        rows, size = known["embedding_rows"], known["embedding_bytes"]
-        each = f" ({size / rows:.0f} bytes each)" if rows else ""
-        terminal.say(f"memory    {terminal.count(rows)} embedding rows in {terminal.size(size)}{each}")
+        terminal.say(f"memory    {memory_text(known)}")
     if tier := known.get("tier"):
         terminal.say("\n".join(tier_lines(tier, known.get("examples"))))
+    if known.get("row_rules"):
+        from gearshift.embedding.rule_figures import rules_text
+
     for table, counts in (known.get("row_rules") or {}).items():
-        terminal.say(
-            f"rows of   {table}: {terminal.count(counts['admitted'])} ids admitted, "
-            f"{terminal.count(counts['refused_occurrences'])} occurrences refused, "
-            f"{terminal.count(counts['expired'])} rows expired"
-        )
+        terminal.say(f"rows of   {table}: {rules_text(counts)}")
     _checkpoints(folder / "checkpoints")
+
+
+def memory_text(known: dict[str, Any]) -> str:
+    """`57,275 of 476,342 embedding rows in 16.2 MB`: with a disk tier, those that are in memory."""
+    rows, size, counted = known["embedding_rows"], known["embedding_bytes"], known.get("sketch_bytes") or 0
+    beside = f", and {terminal.size(counted)} to count ids for min_count" if 0 < counted < size else ""
+    size -= counted if beside else 0
+    if tier := known.get("tier"):
+        hot = terminal.count(tier["hot_rows"])
+        return f"{hot} of {terminal.count(rows)} embedding rows in {terminal.size(size)}{beside}"
+    each = f" ({size / rows:.0f} bytes each)" if rows else ""
+    return f"{terminal.count(rows)} embedding rows in {terminal.size(size)}{each}{beside}"
 
 
 def tier_lines(tier: dict[str, Any], examples: int | None) -> Iterator[str]:
@@ -170,6 +180,10 @@ def _checkpoint(path: Path, manifest: dict[str, Any]) -> None:
     heads = ("rows of", "rows", "width", "state", "in the file")
     if rows:
         terminal.say(terminal.table(heads, rows, right="lrrrr"))
+    if any(count.startswith(UP_TO) for _, count, *_ in rows):
+        terminal.say(
+            "up to: older copies of rows are counted too; gearshift inspect --rows counts each row once"
+        )
     terminal.say()
     terminal.say(schema_table(_schema(facts["schema"]), facts["model"]["params"].get("dim")))
 
@@ -183,10 +197,15 @@ def _stored_rows(path: Path, files: dict[str, Any]) -> Iterator[tuple[str, ...]]
             stores.setdefault(store[1], []).append(name)
     for store_name, names in stores.items():
         contents = [_rows_in(path / name) for name in names]
-        count = sum(rows for rows, _, _ in contents)
+        count = terminal.count(sum(rows for rows, _, _ in contents))
+        row_files = [name for name in names if name.endswith(".gsr")]
+        if len({name.rpartition("-")[0] for name in row_files}) < len(
+            row_files
+        ):  # files of a stack may share rows
+            count = f"{UP_TO}{count}"
         size = sum(files[name]["bytes"] for name in names)
         _, width, state = contents[0]
-        yield store_name, terminal.count(count), str(width), str(state), terminal.size(size)
+        yield store_name, count, str(width), str(state), terminal.size(size)
 
 
 def _rows_in(file: Path) -> tuple[int, int, int]:

@@ -67,6 +67,7 @@ def _misfits(config: Config) -> Iterator[Misfit]:
     yield from _optimizer_misfits(config)
     yield from _validation_misfits(config)
     yield from _strategy_misfits(config)
+    yield from _storage_misfits(config)
 
 
 def _version_misfits(config: Config) -> Iterator[Misfit]:
@@ -274,6 +275,15 @@ def _validation_misfits(config: Config) -> Iterator[Misfit]:
     for name in ("early_stopping", "plateau"):
         if getattr(config.train, name) is not None:
             yield Misfit(("train", name), f"train.{name} needs validation data: set data.valid or data.split")
+
+
+def _storage_misfits(config: Config) -> Iterator[Misfit]:
+    if config.memory is not None:
+        return
+    for key, declared in keys_of(type(config.storage)).items():
+        if getattr(config.storage, key) != declared.default:
+            problem = f"storage.{key} is for rows that do not fit in `memory`, which is not set"
+            yield Misfit(("storage", key), f"{problem}: set it too, such as memory=50%")
 
 
 def _strategy_misfits(config: Config) -> Iterator[Misfit]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path as FilePath
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from gearshift.config import checks, document, overrides
 from gearshift.config.data import LabelColumn
@@ -102,7 +103,7 @@ def _placed(place: str, sentence: str) -> str:
 def _first_complaint(error: ValidationError, values: Any, places: Places) -> str:
     complaints = [(_path(e, values), e) for e in error.errors(include_url=False)]
     path, first = min(complaints, key=lambda c: places.line(c[0]))
-    return _placed(places.of(path), _sentence(first, path, values))
+    return _placed(places.of(path), _sentence(first, path, values, is_named=path in places.overridden))
 
 
 def _path(error: Any, values: Any) -> Path:
@@ -126,7 +127,8 @@ def _at(values: Any, path: Path) -> Any:
     return values
 
 
-def _sentence(error: Any, path: Path, values: Any) -> str:
+def _sentence(error: Any, path: Path, values: Any, *, is_named: bool = False) -> str:
+    """`is_named`: the place is an override that shows the setting and its value already."""
     kind, ctx, name = error["type"], error.get("ctx", {}), document.dotted(path)
     if kind == "misfit":
         return str(ctx["sentence"])
@@ -140,11 +142,25 @@ def _sentence(error: Any, path: Path, values: Any) -> str:
         return _unknown_value(_at(values, path), name, _choices(ctx["expected_tags"]))
     if kind == "union_tag_not_found":
         return f"{name} is missing (numeric, categorical, bag, sequence, vector)"
-    if kind == "value_error":
-        given = error["input"]
-        shown = "" if isinstance(given, dict) or is_section(type(given)) else f" is `{_shown(given)}`"
-        return f"{name}{shown}{';' if shown else ':'} {ctx['error']}"
-    return f"{name} is `{_shown(error['input'])}`; {_expected(kind, ctx, error['msg'])}"
+    given = error["input"]
+    problem = str(ctx["error"]) if kind == "value_error" else _expected(kind, ctx, error["msg"])
+    if kind in _NOT_A_SECTION:
+        problem = f"expected settings below it, such as {_settings_below(path, values, given)}"
+    if is_named:
+        return problem
+    if kind == "value_error" and (isinstance(given, dict) or is_section(type(given))):
+        return f"{name}: {problem}"
+    return f"{name} is `{_shown(given)}`; {problem}"
+
+
+def _settings_below(path: Path, values: Any, given: Any) -> str:
+    """`{after: 30d}`: the first setting of the section that takes the given value."""
+    section = _section(path, values)
+    for key, declared in keys_of(section).items() if section else ():
+        with suppress(ValidationError):
+            TypeAdapter(declared.annotation).validate_python(given)
+            return f"{{{key}: {_shown(given)}}}"
+    return "{key: value}"
 
 
 def _shown(value: Any) -> str:
@@ -154,14 +170,13 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+_NOT_A_SECTION = ("model_type", "dataclass_type")
 _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")  # of a Section, of a dataclass
 _EXPECTED = {
     "string_type": "expected text",
     "bool_type": "expected true or false",
     "bool_parsing": "expected true or false",
     "tuple_type": "expected a list, such as [a, b]",
-    "model_type": "expected settings below it, such as {key: value}",
-    "dataclass_type": "expected settings below it, such as {key: value}",
     "model_attributes_type": "expected settings below it, such as {name: price, type: numeric}",
     "string_too_short": "expected at least one character",
 }

@@ -33,7 +33,10 @@ def parse_override(text: str, root: SectionType) -> Override:
     key = key.strip()
     if not equals or not _KEY.fullmatch(key):
         raise UserError(f"`{text}` is not a setting: write key=value, such as train.epochs=2 or workers=1")
-    return Override(text, _full_path(text, _split(key), root), parse_value(written, text))
+    path = _full_path(text, _split(key), root)
+    if not written.strip():  # perhaps an empty variable of the shell
+        raise UserError(f"{text}: no value; write {key}=null for the default")
+    return Override(text, path, parse_value(written, text))
 
 
 def parse_value(written: str, text: str = "") -> Any:
@@ -130,5 +133,7 @@ def _position(items: list[Any], part: str | int, override: Override, depth: int)
         return part % len(items)
     names = [str(item.get("name")) for item in items if isinstance(item, dict)]
     if part not in names:
-        raise UserError(f"{override.text}: no entry of {name} is named `{part}`.{nearest(part, names)}")
+        raise UserError(
+            f"{override.text}: no entry of {name} is named `{part}`.{nearest(part, names)} ({', '.join(names)})"
+        )
     return next(i for i, item in enumerate(items) if isinstance(item, dict) and item.get("name") == part)

@@ -38,13 +38,12 @@ def parse_after(value: Any) -> int | str:
     amount = parse_amount(value)
     if isinstance(value, str) and amount is not None and amount[1] in SECONDS and amount[0] > 0:
         return value.strip()
+    if amount is not None and amount[0] <= 0 and amount[1] in ("", *SECONDS):
+        raise ValueError("it must be more than 0, such as 100000 (steps) or 30d")
     try:
-        steps = parse_count(value)
+        return parse_count(value)
     except ValueError:
-        steps = 0
-    if steps < 1:
-        raise ValueError("expected a number of steps, such as 100000, or a duration, such as 30d")
-    return steps
+        raise ValueError("expected a number of steps, such as 100000, or a duration, such as 30d") from None
 
 
 After = Annotated[int | str, Unit(parse_after, either(INTEGER, STRING))]
@@ -55,7 +54,8 @@ class Expire:
     """A row is removed when it has not been trained for so long, and meets the other conditions, if there are any."""
 
     after: After = setting(
-        REQUIRED, "For how long it was not trained: steps (100000), or time of the data (30d)."
+        REQUIRED,
+        "A row is removed when it was not trained for so long: steps (100000), or time of the data (30d).",
     )
     occurrences_below: Count | None = setting(
         None, "Only if its id has occurred less often than this, since it has a row.", at_least=1

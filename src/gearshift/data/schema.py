@@ -22,10 +22,12 @@ from gearshift.errors import UserError, unknown_name
 from gearshift.settings.declaration import REQUIRED, Meaning, setting
 from gearshift.settings.units import Count, Share, Text, Texts
 
+MOST_DIM = 4096  # the widest row of the core: csrc/row_layout.cpp
+
 _COLUMN = Meaning("The column.")
 _SEPARATOR = Meaning("The separator between two values.", shortest=1)
 _MAX_LEN = Meaning("Values beyond this many are dropped.", at_least=1)
-_DIM = Meaning("Width of its embedding; the model's if not set.", at_least=1)
+_DIM = Meaning("Width of its embedding; the model's if not set.", at_least=1, at_most=MOST_DIM)
 _SHARED = Meaning("Use the embedding of this other feature.")
 
 
@@ -67,7 +69,9 @@ class NumericColumn:
     missing: FilledMissing | None = setting(
         None, "What a missing value becomes: mean, zero or a number; zero if not set."
     )
-    dim: Count | None = setting(None, "Width of a bucket's embedding; the model's if not set.", at_least=1)
+    dim: Count | None = setting(
+        None, "Width of a bucket's embedding; the model's if not set.", at_least=1, at_most=MOST_DIM
+    )
 
     def feature(self) -> Numeric | Bucketized:
         if isinstance(self.transform, Bucketize):

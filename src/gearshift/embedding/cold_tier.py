@@ -24,16 +24,23 @@ from typing import Annotated, Any, Literal
 
 from gearshift.embedding.file_systems import Medium, file_system_of, medium_of
 from gearshift.embedding.machine_memory import budget_bytes, machine_memory
+from gearshift.embedding.memory_budget import LITTLE_MEMORY, minimum_bytes, with_buffers
 from gearshift.errors import UserError, warn
 from gearshift.settings.declaration import setting
-from gearshift.settings.units import INTEGER, STRING, Folder, Memory, Unit, either, parse_count
+from gearshift.settings.units import (
+    INTEGER,
+    STRING,
+    Folder,
+    Memory,
+    Unit,
+    either,
+    parse_count,
+    size_in_words,
+    write_memory,
+)
 
-PARTITIONS, SLAB_BYTES, SLAB_ROWS = 256, 4 << 10, 16  # as in C++: a partition has at least one slab
-LITTLE_MEMORY = 256 << 20
+MOST_OF_MACHINE = 0.9
 QUEUE_SHARE, MOST_QUEUED = 8, 512 << 20
-BUFFER_SHARE, MOST_BUFFER_BYTES = 8, 256 << 20  # for rows that are about to be written; csrc/row_tier.cpp
-INDEX_BYTES_PER_STORED_ROW, MOST_SPACE = 1.7, 2  # of rows on disk; stored rows per live row
-BLOCK_BYTES, BLOCK_HEAD, ROW_HEAD = 4096, 16, 20  # of a row file; a row's head is its id and counts
 PREFIX, NEW, LOCK = "rows-", "new-", "lock"
 ABANDONED_SECONDS = 600.0
 ROWS_FOLDER = ".rows"  # below the folder of the runs
@@ -56,29 +63,55 @@ class LookAhead:
 class ColdTier:
     """Rows beyond `budget` bytes of memory go to files below `folder`.
 
-    `lookahead` says how rows are brought into memory before they are needed; None: not at all.
+    `lookahead` says how rows are brought into memory before they are needed; None: not at all. The memory of a run is
+    divided among its stores: sketches of `min_count` have a fixed size, and are taken out first.
     """
 
     folder: Path
     budget: int
     hot_rows: int = 0  # rows in memory, instead of what fits in the budget (for tests)
-    part: float = 1.0  # of the memory that the user set
+    part: float = 1.0  # of the memory for rows, without `reserved`
     lookahead: LookAhead | None = LookAhead()
-    is_share: bool = False  # the user set a share of the machine's memory
     notice: str = ""  # for the user, when the tier is opened
+    asked: str = ""  # the user's memory, in words
+    reserved: int = 0  # for the sketches of all stores
+    sketch: int = 0  # of these, the bytes of this store
+    uses: tuple[str, ...] = ()  # for what else the memory is, in words
+    has_baseline: bool = False  # which has a share of the memory
+    shards: int = 1  # on machines of their own: each has this memory
 
     def share(self, part: float) -> ColdTier:
         """The tier of one of several stores, with its part of the budget."""
         return replace(self, budget=int(self.budget * part), part=self.part * part)
+
+    def reserve(self, sketches: int) -> ColdTier:
+        """Without the memory that sketches of this size need; `with_sketch` gives a store its own."""
+        taken = with_buffers(sketches)
+        if not taken:
+            return self
+        return replace(self, budget=max(0, self.budget - taken), reserved=self.reserved + taken)
+
+    def with_sketch(self, size: int) -> ColdTier:
+        own = min(with_buffers(size), self.reserved)
+        return replace(self, budget=self.budget + own, sketch=own)
+
+    @property
+    def explained(self) -> str:
+        """`memory=20MiB for each of 2 shards, less a tenth for the baseline`."""
+        each = f" for each of {self.shards} shards" if self.shards > 1 else ""
+        return f"memory={self.asked}{each}{', less ' if self.uses else ''}{' and '.join(self.uses)}"
 
 
 def parse_lookahead(value: Any) -> str | int:
     if value is False or value in ("auto", "off"):
         return value or "off"
     try:
-        return parse_count(value)
+        examples = parse_count(value)
     except ValueError:
-        raise ValueError("expected auto, off or a number of examples, such as 500k") from None
+        examples = 0
+    if examples < 1:
+        raise ValueError("expected auto, off or a number of examples, such as 500k")
+    return examples
 
 
 ReadAhead = Annotated[
@@ -104,22 +137,47 @@ class StorageSettings:
 
     def __post_init__(self) -> None:
         if isinstance(self.lookahead, int) and self.lookahead < 1:
-            raise UserError(f"storage.lookahead={self.lookahead}: write auto, off or at least 1 example")
+            raise UserError(
+                f"StorageSettings(lookahead={self.lookahead}): write auto, off or at least 1 example"
+            )
+
+    def check_path(self) -> None:
+        """Raises if rows cannot be written to the folder that the user chose."""
+        if self.path is not None:
+            check_folder(Path(self.path).expanduser())
 
     def tier(self, memory: Memory, runs: str | Path) -> ColdTier:
         """The cold tier of a run's rows on this machine; `runs` is the folder of the runs."""
-        folder, notice = (Path(self.path), "") if self.path is not None else default_folder(runs)
+        chosen = None if self.path is None else Path(self.path).expanduser()
+        folder, notice = default_folder(runs) if chosen is None else (chosen, "")
         budget = budget_bytes(memory)
         queued = queue_bytes(budget) if self.lookahead == "auto" else 0
         ahead = {"auto": LookAhead(None, queued // 2), "off": None}
         return ColdTier(
             folder,
             budget - queued,
-            part=(budget - queued) / budget if budget else 1.0,
             lookahead=LookAhead(self.lookahead) if isinstance(self.lookahead, int) else ahead[self.lookahead],
-            is_share=isinstance(memory, float),
             notice=notice,
+            asked=memory_in_words(memory),
+            uses=(f"{size_in_words(queued)} for batches that are read ahead",) if queued else (),
         )
+
+
+def memory_in_words(memory: Memory) -> str:
+    """`16GiB`, `25% (6.32GB here)`."""
+    size = size_in_words(budget_bytes(memory))
+    return f"{write_memory(memory)} ({size} here)" if isinstance(memory, float) else size
+
+
+def too_much(memory: Memory) -> str | None:
+    """A warning if rows may take nearly all memory of this machine before any of them goes to disk."""
+    whole = machine_memory()
+    if budget_bytes(memory) <= MOST_OF_MACHINE * whole:
+        return None
+    return (
+        f"memory={memory_in_words(memory)} leaves nothing for everything else: this machine has {size_in_words(whole)}."
+        " Rows go to disk only when it is full; set less, such as memory=70%"
+    )
 
 
 def queue_bytes(memory: int) -> int:
@@ -144,49 +202,42 @@ def machine_folder() -> Path:
     return LOCAL / f"gearshift-rows-{os.getuid()}"
 
 
-def minimum_bytes(floats: int) -> int:
-    """The minimum budget of a store with this many floats per row, including optimizer state."""
-    return 2 * PARTITIONS * max(SLAB_BYTES, SLAB_ROWS * (16 + 4 * floats))
-
-
-def hot_bytes_per_row(floats: int) -> float:
-    """Memory of a row with this many floats: record, index, and a ninth for rows that arrive before others leave."""
-    return (4 * floats + 12 + 36) * 9 / 8
-
-
-def disk_bytes_per_row(floats: int) -> float:
-    row = 4 * floats + ROW_HEAD
-    blocks = -(-(row + BLOCK_HEAD) // BLOCK_BYTES)
-    return blocks * BLOCK_BYTES / max(1, (blocks * BLOCK_BYTES - BLOCK_HEAD) // row)
+def memory_for(rows_bytes: float, lookahead: LookAhead | None) -> float:
+    """The user's memory of which `StorageSettings.tier` leaves so much for rows."""
+    in_chunks = lookahead is not None and lookahead.chunk_examples is None
+    if rows_bytes < LITTLE_MEMORY or not in_chunks:
+        return rows_bytes
+    return rows_bytes + min(rows_bytes / (QUEUE_SHARE - 1), MOST_QUEUED)
 
 
 def check_budget(tier: ColdTier, floats: int, beside: int = 0) -> None:
-    """`beside`: memory that the store needs besides its rows, of which an eighth of the budget cannot be used."""
-    least = minimum_bytes(floats) + beside * 8 // 7
-    if tier.budget < least and not tier.hot_rows:
-        asked, needed = f"{tier.budget / tier.part / 2**20:.3g}MiB", math.ceil(least / tier.part / 2**20)
-        if tier.is_share:
-            whole = machine_memory()
-            asked = f"{100 * tier.budget / tier.part / whole:.3g}% ({asked} here)"
-        raise UserError(
-            f"memory={asked} is too small for the rows of this model: set at least memory={needed}MiB"
-        )
+    """`beside`: memory that the store needs besides its rows, which may have been reserved."""
+    least = minimum_bytes(floats) + (tier.sketch or with_buffers(beside))
+    if tier.budget >= least or tier.hot_rows:
+        return
+    needed = memory_for((least - tier.sketch) / tier.part + tier.reserved, tier.lookahead)
+    asked = tier.asked or size_in_words(round(tier.budget / tier.part))
+    sketches = tier.reserved or with_buffers(beside)
+    why = (
+        f", of which {math.ceil(sketches / 2**20)}MiB count the ids of features with `min_count`"
+        if sketches
+        else ""
+    )
+    advice = ". It is less with train.baseline=false" if tier.has_baseline else ""
+    raise UserError(
+        f"memory={asked} is too small for the rows of this model: set at least memory={math.ceil(needed / 2**20)}MiB"
+        f"{why}{advice}"
+    )
 
 
 class TierFolder:
     """A new folder for the files of one store. A lock on it shows that its process is alive."""
 
     def __init__(self, below: Path) -> None:
-        try:
-            below.mkdir(0o700 if below == machine_folder() else 0o777, parents=True, exist_ok=True)
-            _refuse_folder_of_another(below)
+        with _naming_folder(below):
+            _create(below)
             remove_abandoned(below)
             self.path, self._lock = _locked_folder(below)
-        except OSError as error:
-            raise UserError(
-                f"storage.path: rows cannot be written below {below}: {error.strerror}. Choose another folder: "
-                "storage.path=/other/folder"
-            ) from None
         self._process = os.getpid()
         if (medium := medium_of(below)) is not Medium.LOCAL:
             effect = (
@@ -202,6 +253,32 @@ class TierFolder:
         if os.getpid() == self._process:  # a forked child leaves its parent's files alone
             remove(self.path)
         os.close(self._lock)
+
+
+def check_folder(below: Path) -> None:
+    """Creates the folder, and raises if rows cannot be written there."""
+    with _naming_folder(below):
+        _create(below)
+        with tempfile.TemporaryFile(dir=below):
+            pass
+
+
+def _create(below: Path) -> None:
+    below.mkdir(0o700 if below == machine_folder() else 0o777, parents=True, exist_ok=True)
+    _refuse_folder_of_another(below)
+
+
+@contextlib.contextmanager
+def _naming_folder(below: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        file = next((place for place in (below, *below.parents) if os.path.isfile(place)), None)  # noqa: PTH113 (it does not raise)
+        problem = f"{file} is a file" if file else error.strerror
+        raise UserError(
+            f"storage.path: rows cannot be written below {below}: {problem}. Choose another folder: "
+            "storage.path=/other/folder"
+        ) from None
 
 
 def _locked_folder(below: Path) -> tuple[Path, int]:

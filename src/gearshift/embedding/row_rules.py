@@ -44,6 +44,11 @@ class RowRule:
         return self.min_count, self.admit, expire is not None, below, norm
 
 
+def sketch_bytes(rules: Sequence[RowRule]) -> int:
+    """Memory of a store with these rules that counts the occurrences of ids without rows, over all its shards."""
+    return SKETCH_BYTES if any(rule.min_count > 1 for rule in rules) else 0
+
+
 def periods_of(schema: Schema) -> tuple[int | str, ...]:
     """The different values of `expire.after`."""
     return tuple(dict.fromkeys(rule.expire.after for rule in _owned(schema) if rule.expire is not None))

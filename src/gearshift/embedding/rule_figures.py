@@ -46,12 +46,21 @@ def summed_rule_counts(
 
 
 def rules_line(counts: RuleCounts) -> str:
-    """`rows   3 ids admitted, 5 occurrences refused, 2 rows expired`, over all tables."""
-    total = rule_totals(counts)
-    return (
-        f"rows   {total['admitted']:,} ids admitted; {total['refused_occurrences']:,} occurrences of new ids refused "
-        f"({total['refused_gradients']:,} gradients); {total['expired']:,} rows expired"
-    )
+    """`rows   3 ids admitted; 5 occurrences of new ids refused (4 gradients); 2 rows expired`, over all tables."""
+    return f"rows   {rules_text(rule_totals(counts))}"
+
+
+def rules_text(counts: Mapping[str, int]) -> str:
+    """What happened: nothing is said of admission where all ids get rows, or of expiry where no row has expired."""
+    parts = []
+    if counts["admitted"] or counts["refused_occurrences"]:
+        parts.append(
+            f"{counts['admitted']:,} ids admitted; {counts['refused_occurrences']:,} occurrences of new ids refused "
+            f"({counts['refused_gradients']:,} gradients)"
+        )
+    if counts["expired"] or not parts:
+        parts.append(f"{counts['expired']:,} rows expired")
+    return "; ".join(parts)
 
 
 def rule_totals(counts: RuleCounts) -> dict[str, int]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gearshift._core import RowTable
 from gearshift.embedding.horizons import Horizons
-from gearshift.embedding.row_rules import COUNTS, SKETCH_BYTES, RowRule, RuleState, joined
+from gearshift.embedding.row_rules import COUNTS, RowRule, RuleState, joined, sketch_bytes
 
 
 class TableLifetimes:
@@ -23,7 +23,7 @@ class TableLifetimes:
     @property
     def sketch_bytes(self) -> int:
         """Memory that counts the occurrences of ids without rows."""
-        return SKETCH_BYTES if any(rule.min_count > 1 for rule in self.rules) else 0
+        return sketch_bytes(self.rules)
 
     def move_horizons(self, horizons: Horizons) -> None:
         if any(rule.expire for rule in self.rules):

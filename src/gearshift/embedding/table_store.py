@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gearshift._core import RowPartSpec, RowTable
+from gearshift.data.schema import MOST_DIM
 from gearshift.embedding.array_checks import check, check_ids, check_tables
-from gearshift.embedding.cold_tier import LITTLE_MEMORY, ColdTier, check_budget
+from gearshift.embedding.cold_tier import ColdTier, check_budget
 from gearshift.embedding.disk_errors import naming_disk_errors, naming_lost_files
+from gearshift.embedding.memory_budget import LITTLE_MEMORY
 from gearshift.embedding.row_files import (
     ANY_LAYOUT,
     FILE_BYTES,
@@ -32,6 +34,7 @@ from gearshift.embedding.row_rules import RowRule, RuleState, saved
 from gearshift.embedding.store import Floats, Ids, RowBlock, RowPart, RowStack, Tables
 from gearshift.embedding.table_lifetimes import TableLifetimes
 from gearshift.embedding.table_tier import TableTier
+from gearshift.errors import UserError
 
 RESTORING_THREADS = 4  # each reads and verifies one stack of files at a time
 
@@ -256,8 +259,10 @@ def _check_parts(parts: Sequence[RowPart]) -> None:
     if len(set(names)) != len(names):
         raise ValueError(f"row parts need different names, not {names}")
     for part in parts:
-        if not 1 <= part.width <= 4096:
-            raise ValueError(f"row part {part.name!r}: width must be 1 to 4096, not {part.width}")
+        if not 1 <= part.width <= MOST_DIM:
+            raise UserError(
+                f"row part {part.name!r}: width must be 1 to {MOST_DIM}, not {part.width}: set another dim"
+            )
 
 
 def _spec(part: RowPart) -> RowPartSpec:

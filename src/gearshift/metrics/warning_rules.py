@@ -90,9 +90,9 @@ def hardly_seen(scored: Scored) -> Iterator[str]:
     for name, share in scored.unseen.items():
         if share > HARDLY_SEEN:
             yield (
-                f"{scored.where}: {100 * share:.0f} % of the examples have a `{name}` that training never saw, so this "
-                f"is the score for new values. To measure known ones, split by time or with data.split={{by: hash, "
-                "valid: 10%}"
+                f"{scored.where}: {100 * share:.0f} % of the examples have an id in `{name}` that training never saw, "
+                "so this is the score for new values. To measure known ones, split by time or with "
+                "data.split={by: hash, valid: 10%}"
             )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gearshift.data.schema import MOST_DIM
 from gearshift.settings.declaration import setting
 from gearshift.settings.units import Count, Counts, Share, Text, Texts
 
@@ -22,7 +23,7 @@ class LinearSettings:
 
 @dataclass(frozen=True)
 class EmbeddingSettings:
-    dim: Count = setting(16, "Width of an embedding row.", at_least=1)
+    dim: Count = setting(16, "Width of an embedding row.", at_least=1, at_most=MOST_DIM)
 
 
 @dataclass(frozen=True)

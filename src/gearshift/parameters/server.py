@@ -26,6 +26,7 @@ from gearshift.data.batch import Floats, Ids
 from gearshift.embedding.cold_tier import ColdTier
 from gearshift.embedding.horizons import Horizons
 from gearshift.embedding.lookup import Buffers, FieldGroup, IndexedBatch
+from gearshift.embedding.row_rules import sketch_bytes
 from gearshift.embedding.sharded import ShardedStore
 from gearshift.embedding.store import CowClip, RowAdagrad, RowOptimizer, RowPart, RowStore, Tables
 from gearshift.embedding.table_store import MemoryStore
@@ -92,11 +93,15 @@ def make_stores(
     shards: int = 1,
     tier: ColdTier | None = None,
 ) -> tuple[RowStore, ...]:
-    """`tier` is that of each shard; its stores divide it in proportion to their row sizes and numbers of fields."""
+    """`tier` is that of each shard; its stores divide it in proportion to their row sizes and numbers of fields.
+
+    Sketches of `min_count` are extra.
+    """
     sizes = [group.dim * (len(group.singles) + len(group.ragged)) for group in groups]
 
     def store(group: FieldGroup, size: int) -> RowStore:
-        part = tier and tier.share(size / sum(sizes))
+        own = sketch_bytes(group.rules) // shards
+        part = tier and tier.share(size / sum(sizes)).with_sketch(own)
         made = [
             MemoryStore(
                 row_parts(group, needs, rows), seed=seed, tier=part, rules=group.rules, tables=group.tables

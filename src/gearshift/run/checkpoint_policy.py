@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gearshift.settings.declaration import setting
-from gearshift.settings.units import Count, Folder, Seconds
+from gearshift.settings.units import Count, Folder, Seconds, parse_folder
 from gearshift.training.timing import Every, MaybeEvery
 
 
@@ -27,3 +27,6 @@ class CheckpointPolicy:
         "How long the last save is retried if the disk is full or unavailable; 0: not at all.",
         at_least=0,
     )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", parse_folder(self.path))

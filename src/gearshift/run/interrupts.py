@@ -63,16 +63,22 @@ class Interrupts:
             self._leave()
         self.came.append(number)
         self._gave_up = status.save_retried
-        self._say(giving_up(self._run.folder, status.step) if self._gave_up else STOPPING)
+        self._say(giving_up(self._run.folder, status.step, number) if self._gave_up else stopping(number))
         self._run.stop(give_up=self._gave_up)
 
 
-STOPPING = "Stopping after this step ... (Ctrl-C again quits at once, without saving)"
+def stopping(number: int) -> str:
+    """A scheduler that sends SIGTERM has no use for Ctrl-C."""
+    return f"Stopping after this step ...{_again(number, ', without saving')}"
 
 
-def giving_up(folder: Path, step: int) -> str:
+def giving_up(folder: Path, step: int, number: int = signal.SIGINT) -> str:
     """What is kept, what is lost and how to resume, if the retries of the last save are stopped."""
-    return f"Giving up the failing save: {what_is_kept(folder, step)} (Ctrl-C again quits at once)"
+    return f"Giving up the failing save: {what_is_kept(folder, step)}{_again(number)}"
+
+
+def _again(number: int, effect: str = "") -> str:
+    return f" (Ctrl-C again quits at once{effect})" if number == signal.SIGINT else ""
 
 
 def what_is_kept(folder: Path, step: int) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from gearshift.data.readers.bad_lines import lines_lost
 from gearshift.data.schema import Schema
+from gearshift.embedding.row_rules import sketch_bytes
 from gearshift.embedding.rule_figures import rules_line
 from gearshift.embedding.tier_figures import TierSummary
 from gearshift.metrics import Metric, day_name
@@ -82,6 +83,9 @@ def report(
         "plain_steps": progress.plain_steps,
         "embedding_rows": learner.rows,
         "embedding_bytes": learner.row_bytes,
+        "sketch_bytes": sum(
+            sketch_bytes(store.lifetimes.rules) for store in learner.server.stores
+        ),  # of these
         "tier": tier_report(tier or learner.tier, learner.schema),
         "row_rules": learner.rule_counts,  # by table: what was admitted, refused and expired
         "skipped_lines": lines_lost(training.train.skipped),

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from gearshift.embedding.store import RowStore
-from gearshift.embedding.tier_figures import tier_figures, write_failure
+from gearshift.embedding.tier_figures import UNWRITTEN, tier_figures, write_failure
 from gearshift.training.training import Training
 
 LOOK_SECONDS = 1.0  # between two looks at other processes
@@ -50,9 +50,15 @@ class StorageWatch:
 
 
 def figures_here(training: Training) -> dict[str, dict[str, float]]:
-    """Metrics of the disk tiers in this process, by the name that a shard has on a cluster."""
-    figures = tier_figures(_stores(training))
-    return {"shard-0": figures} if figures else {}
+    """Metrics of the model's disk tiers in this process, by the name that a shard has on a cluster.
+
+    Of the baseline only a failure to write counts, as it ends the run too.
+    """
+    figures = tier_figures(training.learner.server.stores)
+    if not figures:
+        return {}
+    failed = any(store.tier and store.tier.write_failure() is not None for store in _stores(training))
+    return {"shard-0": {**figures, UNWRITTEN: float(failed)}}
 
 
 def _stores(training: Training) -> tuple[RowStore, ...]:

@@ -110,11 +110,30 @@ def _seconds_or_number(value: Any) -> float:
     return float(value) if is_number else parse_seconds(value)
 
 
+def parse_folder(value: Any) -> Any:
+    """A path; `~` is the home of the user. A number is probably the value of another setting."""
+    if isinstance(value, bool | int | float):
+        raise ValueError(f"expected a folder, such as /ssd/rows (./{parse_text(value)} if that is its name)")
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("expected a folder, such as /ssd/rows")
+    return str(Path(value).expanduser()) if isinstance(value, str) and value.startswith("~") else value
+
+
 def parse_bytes(value: Any) -> int:
     amount = parse_amount(value)
     if amount is None or amount[0] <= 0 or (amount[1] and amount[1] not in _BYTES):
-        raise ValueError("expected a size, such as 500MB or 16GiB")
+        raise ValueError(f"expected a size, such as 500MB or 16GiB{_meant_size(amount)}")
     return round(amount[0] * _BYTES.get(amount[1], 1))
+
+
+def _meant_size(amount: tuple[float, str] | None) -> str:
+    """`; did you mean 20MiB?` for 20M and 20mib."""
+    if amount is None or amount[0] <= 0 or not amount[1]:
+        return ""
+    typed = amount[1].lower()
+    exact = [unit for unit in _BYTES if unit.lower() == typed]
+    near = [unit for unit in ("KiB", "MiB", "GiB", "TiB") if unit.lower().startswith(typed)]
+    return "".join(f"; did you mean {amount[0]:g}{unit}?" for unit in (exact or near)[:1])
 
 
 def write_bytes(size: int) -> str | int:
@@ -122,6 +141,17 @@ def write_bytes(size: int) -> str | int:
         if size % _BYTES[unit] == 0:
             return f"{size // _BYTES[unit]}{unit}"
     return size
+
+
+def size_in_words(size: int) -> str:
+    """In the unit that a user would choose: 16GiB, 1.5kB, 20 bytes."""
+    written = write_bytes(size)
+    if isinstance(written, str):
+        return written
+    for unit in ("TB", "GB", "MB", "kB"):
+        if size >= _BYTES[unit]:
+            return f"{size / _BYTES[unit]:.3g}{unit}"
+    return f"{size} bytes"
 
 
 def parse_memory(value: Any) -> int | float:
@@ -133,12 +163,15 @@ def parse_memory(value: Any) -> int | float:
         and amount[0] > 0
         and (is_share or amount[1] == "%" or (not amount[1] and amount[0] < 1))
     ):
+        if amount[0] > (100 if amount[1] else 1):
+            raise ValueError("a share of the machine's memory is more than 0% and at most 100%")
         return float(parse_share(value))
     try:
         return parse_bytes(value)
     except ValueError:
         raise ValueError(
             "expected a size, such as 16GiB, or a share of the machine's memory, such as 25%"
+            f"{_meant_size(amount)}"
         ) from None
 
 
@@ -211,6 +244,11 @@ def _one_or_list(paths: tuple[str, ...]) -> str | list[str]:
     return paths[0] if len(paths) == 1 else list(paths)
 
 
+def _parse_path(value: Any) -> Any:
+    text = parse_text(value)
+    return parse_folder(text) if isinstance(text, str) and text.startswith("~") else text
+
+
 def _parse_positive(value: Any) -> int:
     count = parse_count(value)
     if count < 1:
@@ -227,7 +265,7 @@ _PERCENT: dict[str, Any] = {"type": "string", "pattern": r"^\s*[0-9.]+\s*%$"}
 _TEXT = either(STRING, NUMBER, {"type": "boolean"})
 
 Text = Annotated[str, Unit(parse_text, _TEXT)]
-Folder = Annotated[str | Path, Unit(parse_text, _TEXT)]
+Folder = Annotated[str | Path, Unit(parse_folder, STRING)]
 Count = Annotated[int, Unit(parse_count, either(INTEGER, STRING))]
 Number = Annotated[float, Unit(parse_number, NUMBER)]
 Share = Annotated[float, Unit(parse_share, either(NUMBER, _PERCENT))]
@@ -236,7 +274,9 @@ Memory = Annotated[int | float, Unit(parse_memory, either(INTEGER, STRING), writ
 Seconds = Annotated[float, Unit(_seconds_or_number, either(NUMBER, STRING), write_seconds)]
 Cut = Annotated[float | str, Unit(parse_cut, either(NUMBER, STRING))]
 Texts = Annotated[tuple[Text, ...], Unit(_listed, one_or_many("string"))]
-Paths = Annotated[tuple[Text, ...], Unit(_listed, one_or_many("string"), _one_or_list)]
+Paths = Annotated[
+    tuple[Annotated[str, Unit(_parse_path, _TEXT)], ...], Unit(_listed, one_or_many("string"), _one_or_list)
+]
 Counts = Annotated[
     tuple[Annotated[int, Unit(_parse_positive, INTEGER)], ...], Unit(_listed, one_or_many("integer"))
 ]

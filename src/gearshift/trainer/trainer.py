@@ -41,6 +41,7 @@ from gearshift.run.prepared_run import PreparedRun
 from gearshift.run.result import Result
 from gearshift.settings.declaration import values_of
 from gearshift.sync.registry import not_a_name
+from gearshift.trainer.divided_memory import divided
 from gearshift.trainer.earlier_run import open_checkpoint, remarks_on
 from gearshift.trainer.object_recipe import ObjectRecipe
 from gearshift.trainer.optimizer_settings import OptimizerSettings
@@ -54,8 +55,6 @@ from gearshift.training.worker import Worker
 
 if TYPE_CHECKING:
     from gearshift.engine.ray.launched_run import LaunchedRun
-
-BASELINE_SHARE = 0.1  # share of the memory for rows
 
 
 class Trainer:
@@ -230,6 +229,9 @@ class Trainer:
         messages = list(remarks)
         try:
             is_first = schema is None  # no other process has read the data
+            if not rows_elsewhere:
+                self.workers.check_storage()
+                messages += filter(None, [self.workers.memory_warning()])
             saved = None
             if resume is not None:
                 saved = open_checkpoint(resume, rows_elsewhere=rows_elsewhere)
@@ -283,7 +285,20 @@ class Trainer:
         *,
         shared_memory: bool,
     ) -> Training:
-        baseline = self._baseline(train) if self.training.baseline else None
+        plain = (
+            Worker(models.LR(train.schema), train.schema, threads=self.threads)
+            if self.training.baseline
+            else None
+        )
+        worker = Worker(model, schema, loss=self.loss, threads=self.threads)
+        of_model, of_baseline = divided(
+            self.workers.cold_tier(self.checkpoint.path),
+            worker.groups,
+            None if plain is None else plain.groups,
+            shards=self.workers.shards,
+            shards_here=self.workers.shards if shared_memory else 1,
+        )
+        baseline = None if plain is None else self._baseline(plain, of_baseline)
         shuffle, total = self.training.shuffle, None
         if saved is None and shuffle is None:
             shuffle = self._shuffled(train)
@@ -293,7 +308,7 @@ class Trainer:
                 total = saved.facts["total"]
         return Training(
             replace(self.plan, shuffle=bool(shuffle)),
-            self._learner(model, schema, self.workers.shards if shared_memory else 1),
+            self._learner(worker, of_model),
             train,
             valid,
             baseline=baseline,
@@ -325,31 +340,26 @@ class Trainer:
         """Whether to shuffle. By default a log with a time that is read once is not shuffled; anything else is."""
         return self.plan.epochs > 1 or train.schema.time is None
 
-    def _learner(self, model: nn.Module, schema: Schema, shards_here: int) -> Learner:
-        """`shards_here` have rows in this process, and share its memory."""
+    def _learner(self, worker: Worker, tier: ColdTier | None) -> Learner:
         return Learner(
-            Worker(model, schema, loss=self.loss, threads=self.threads),
+            worker,
             rows=self.optimizer.row_settings,
             optimizer=self.optimizer.dense,
             dense=self.optimizer,
             seed=self.plan.seed,
             shards=self.workers.shards,
-            tier=self._tier((1 - BASELINE_SHARE) / shards_here),
+            tier=tier,
         )
 
-    def _tier(self, share: float) -> ColdTier | None:
-        tier = self.workers.cold_tier(self.checkpoint.path)
-        return tier and tier.share(share)
-
-    def _baseline(self, train: Dataset) -> Learner:
+    def _baseline(self, worker: Worker, tier: ColdTier | None) -> Learner:
         """A logistic regression, which shows what the deep part of the model contributes."""
         return Learner(
-            Worker(models.LR(train.schema), train.schema, threads=self.threads),
+            worker,
             rows=RowSettings(RowAdagrad(lr=0.1)),
             optimizer=Adam(lr=1e-2),
             seed=self.plan.seed,
             prefix="baseline-",
-            tier=self._tier(BASELINE_SHARE),
+            tier=tier,
         )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gearshift.cluster_model.cluster import ClusterModel
-from gearshift.embedding.cold_tier import ColdTier, StorageSettings
+from gearshift.embedding.cold_tier import ColdTier, StorageSettings, too_much
 from gearshift.errors import UserError
 from gearshift.settings.declaration import setting
 from gearshift.settings.units import Count, Memory, parse_memory
@@ -55,7 +55,10 @@ class WorkerSettings(WorkerCounts):
         if not 1 <= self.shards <= MOST_SHARDS:
             raise UserError(f"shards={self.shards}: use 1 to {MOST_SHARDS} shards")
         if self._budget is None and self._storage != StorageSettings():
-            raise UserError("storage=... is for rows that do not fit in memory: set memory too")
+            raise UserError(
+                f"WorkerSettings(storage={self.storage!r}) is for rows that do not fit in memory: set memory too, "
+                'such as memory="50%"'
+            )
 
     @property
     def _budget(self) -> Memory | None:
@@ -67,6 +70,15 @@ class WorkerSettings(WorkerCounts):
     @property
     def _storage(self) -> StorageSettings:
         return self.storage if isinstance(self.storage, StorageSettings) else StorageSettings(self.storage)
+
+    def memory_warning(self) -> str | None:
+        """A sentence if rows may take nearly all memory of this machine."""
+        return None if self._budget is None else too_much(self._budget)
+
+    def check_storage(self) -> None:
+        """Raises if rows cannot be written where the user wants them on this machine."""
+        if self._budget is not None:
+            self._storage.check_path()
 
     def cold_tier(self, runs: str | Path) -> ColdTier | None:
         """Where rows go that do not fit in `memory` on this machine; `runs` is the folder of the runs."""

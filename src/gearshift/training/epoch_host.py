@@ -50,6 +50,8 @@ class EpochHost(ABC):
         return self.training.rates.of_step(examples)
 
     def horizons(self, step: int) -> Horizons | None:
+        for sentence in self.training.expiry.remarks():
+            self.observer.notify(sentence)
         return self.training.expiry.at_step(step)
 
     def observe(self, event: Event, actions: list[Action]) -> None:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import time
 from contextlib import closing
 from dataclasses import dataclass
 
 from gearshift.data.batch import Batch
 from gearshift.embedding.machine_memory import machine_memory, resident_bytes
+from gearshift.embedding.memory_budget import with_buffers
+from gearshift.embedding.row_rules import sketch_bytes
 from gearshift.errors import UserError
 from gearshift.settings.units import write_bytes
 from gearshift.training.admission_estimate import admitted_share, growth_of, propose_admission, tables_of
@@ -23,6 +26,7 @@ from gearshift.training.worker import Worker
 
 SAMPLE = 65_536  # examples in the sample
 TIMED_STEPS = 4
+EVALUATION_SHARE = 0.4  # of the time of a step: the forward pass
 FREE_SHARE = 0.9  # of the memory beside the process: the rest is for batches, the network, saving
 TIER_SHARE = 0.7  # of the memory, proposed for rows if the others go to disk
 PROCESS_BYTES = 1 << 30  # of a process in training, without rows: libraries, data, a dense model
@@ -38,6 +42,7 @@ class Estimate:
     memory: int  # bytes that may be used
     process: int = 0  # of `memory`, what the process needs besides rows
     tier: TierEstimate | None = None  # rows beyond `memory` go to disk
+    examples_per_second: float = math.inf  # with all rows in memory
 
     @property
     def row_bytes(self) -> int:
@@ -50,37 +55,50 @@ class Estimate:
 
     def text(self, training: Training) -> str:
         parts = training.learner.server.stores[0].parts if training.learner.server.stores else ()
-        each = " + ".join(f"{p.width} {type(p.optimizer).__name__.removeprefix('Row')}" for p in parts)
+        each = " + ".join(f"{p.width} {p.optimizer.name}" for p in parts)
         minutes = self.seconds / 60
         length = f"{minutes:.1f} min" if minutes >= 1 else f"{self.seconds:.0f} s"
         examples, batch = training.total // training.plan.epochs, training.plan.global_batch
         few = f" One step a pass: global_batch {batch:,} is all of the {examples:,} examples."
         return (
             f"Memory {count_text(self.rows)} embedding rows expected ({each}) = {size_text(self.row_bytes)} "
-            f"of {size_text(self.memory)}{_tier_text(self.tier)}. Estimated time {length}."
+            f"of {size_text(self.memory)}{self._tier_text(training)}. Estimated time {length}."
             + (few if batch >= examples else "")
         )
 
+    def _tier_text(self, training: Training) -> str:
+        """` (memory=1GiB, less ...): 1.4 M in memory, 3.8 M on disk in up to 1.1 GB below rows (78.0 GB free). ...`"""
+        tier = self.tier
+        if tier is None:
+            return ""
+        explained = f" ({training.learner.memory_explained})"
+        if not tier.cold_rows:
+            return f"{explained}: all of them in memory"
+        return explained + _disk_text(tier) + _limit_text(tier, self.examples_per_second)
 
-def _tier_text(tier: TierEstimate | None) -> str:
-    """`: 1.4 M in memory, 3.8 M on disk in up to 1.1 GB below rows (78.0 GB free). ...`"""
-    if tier is None:
-        return ""
-    if not tier.cold_rows:
-        return ": all of them in memory"
+
+def _disk_text(tier: TierEstimate) -> str:
     free = "" if tier.free_bytes is None else f" ({size_text(tier.free_bytes)} free)"
     text = (
-        f": about {count_text(tier.hot_rows)} in memory, {count_text(tier.cold_rows)} on disk in up to "
+        f": about {rounded(tier.hot_rows)} in memory, {rounded(tier.cold_rows)} on disk in up to "
         f"{size_text(tier.disk_bytes)} below {tier.folder}{free}"
     )
     if tier.free_bytes is not None and tier.free_bytes < tier.disk_bytes:
         text += ". Warning: they may not fit there; set storage.path to a larger disk"
-    reads, rate = tier.final_reads_per_example, tier.reads_per_second
-    if rate is None or not reads:
-        return text
+    return text
+
+
+def _limit_text(tier: TierEstimate, speed: float) -> str:
+    """Only if the disk, and not the training, sets the speed."""
+    most = tier.limit(speed)
+    if most is None or tier.reads_per_second is None:
+        return ""
+    of_baseline = sum(store.final_reads_per_example for store in tier.beside)
+    mostly = of_baseline > tier.final_reads_per_example / 2
+    whose = ", most of them for the baseline (train.baseline=false)" if mostly else ""
     return (
-        f"{text}. At the end {reads:.2g} rows per example come from disk, at {rate:,.0f} random reads/s: "
-        f"about {rate / reads:,.0f} examples/s at most"
+        f". At the end about {tier.final_reads_per_example:.2g} rows per example come from disk{whose}, which gives "
+        f"{rounded(tier.reads_per_second)} of them a second: at most about {rounded(most)} examples/s"
     )
 
 
@@ -93,16 +111,40 @@ def estimate(training: Training) -> Estimate:
         for g, s in zip(growths, learner.server.stores, strict=True)
     )
     steps = training.total / training.plan.global_batch
-    seconds = _step_seconds(learner, sample[:TIMED_STEPS]) * steps
+    step, evaluated = _step_seconds(learner, sample[:TIMED_STEPS]), _evaluated(training, steps)
+    seconds = step * (steps + EVALUATION_SHARE * evaluated / training.plan.global_batch)
     folder = next((store.tier.folder for store in learner.server.stores if store.tier), None)
     rows = sum(g.rows for g in growths)
     if folder is None:
         memory = machine_memory()
         return Estimate(rows, stores, seconds, memory, process_bytes(memory, learner.row_bytes))
-    tier = estimate_tier(growths, folder)
-    if tier.reads_per_second:
-        seconds = max(seconds, training.plan.epochs * tier.reads / tier.reads_per_second)
-    return Estimate(rows, stores, seconds, sum(g.budget for g in growths), tier=tier)
+    beside = training.baseline.learner
+    others = (
+        [expected_growth(training, sample, i, beside) for i in range(len(beside.server.stores))]
+        if beside
+        else []
+    )
+    tier = estimate_tier(growths, folder, others)
+    return Estimate(
+        rows,
+        stores,
+        seconds + tier.seconds(evaluated),
+        sum(g.budget - with_buffers(g.sketch) for g in growths),
+        tier=tier,
+        examples_per_second=training.plan.global_batch / max(step, 1e-9),
+    )
+
+
+def _evaluated(training: Training, steps: float) -> float:
+    """The number of examples in all evaluations; those by time are not foreseen."""
+    if training.valid is None:
+        return 0
+    every, evaluations = training.plan.evaluation.every, training.plan.epochs
+    if every is not None and every.share:
+        evaluations = max(evaluations, round(1 / every.share))
+    elif every is not None and every.steps:
+        evaluations = max(evaluations, round(steps / every.steps))
+    return evaluations * training.valid.estimate()
 
 
 def process_bytes(memory: int, of_rows: int) -> int:
@@ -121,15 +163,28 @@ def _sample(training: Training) -> list[Batch]:
         return list(itertools.islice(batches, count))
 
 
-def expected_growth(training: Training, sample: list[Batch], store: int) -> RowGrowth:
-    learner, epochs = training.learner, training.plan.epochs
+def expected_growth(
+    training: Training, sample: list[Batch], store: int, learner: Learner | None = None
+) -> RowGrowth:
+    """Of a store of the training's learner, or of another one that trains on the same examples."""
+    learner, epochs = learner or training.learner, training.plan.epochs
     group, of = learner.worker.groups[store], learner.server.stores[store]
     ids, total = [group.occurrences(batch) for batch in sample], training.total // epochs
     seen, occurrences = max(1, sum(map(len, sample))), sum(map(len, ids))
     floats, budget = of.width + of.state_width, of.tier.budget if of.tier else 0
     growth = growth_of(ids, total / seen)
     rows = int(growth.rows * admitted_share(group, sample, total / seen, epochs))
-    return RowGrowth(rows, growth.exponent, occurrences / seen, max(1, total), floats, budget)
+    return RowGrowth(
+        rows,
+        growth.exponent,
+        occurrences / seen,
+        max(1, total),
+        floats,
+        budget,
+        sketch=sketch_bytes(group.rules) if budget else 0,
+        shards=len(getattr(of, "shards", (of,))),
+        epochs=epochs,
+    )
 
 
 def _step_seconds(learner: Learner, sample: list[Batch]) -> float:
@@ -150,6 +205,11 @@ def count_text(count: int) -> str:
     return f"{count:,}" if count < 1_000_000 else f"{count / 1e6:.1f} M"
 
 
+def rounded(count: float) -> str:
+    """With two digits: 1,200,000 becomes `1.2 M`."""
+    return count_text(int(float(f"{count:.2g}")))
+
+
 def size_text(size: int) -> str:
     for unit, bytes_of in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= bytes_of:
@@ -166,16 +226,18 @@ def refuse_too_large(estimate: Estimate, training: Training, *, names_features: 
         for store in training.learner.server.stores
     )
     raise UserError(
-        f"needs about {size_text(estimate.row_bytes)} for {count_text(estimate.rows)} embedding rows and "
-        f"{size_text(estimate.process)} for everything else ({size_text(estimate.memory)} here). Options: "
-        f"optimizer.embeddings.name=rowwise_adagrad ({size_text(smaller)}), a smaller model.dim, fewer id features, "
-        f"{_admission_text(estimate, training) if names_features else ''}or memory={_proposed(estimate)}: "
-        "rows that do not fit go to disk"
+        f"needs about {size_text(estimate.row_bytes)} for {count_text(estimate.rows)} embedding rows. They may take "
+        f"{size_text(int(estimate.room))} here: {FREE_SHARE:.0%} of the memory of {size_text(estimate.memory)} without "
+        f"{size_text(estimate.process)} for everything else. Options:\n"
+        f"  memory={_proposed(estimate)}: rows that do not fit go to disk\n"
+        f"{_admission_text(estimate, training) if names_features else ''}"
+        f"  optimizer.embeddings.name=rowwise_adagrad: {size_text(smaller)}\n"
+        "  a smaller model.dim, or fewer id features"
     )
 
 
 def _admission_text(estimate: Estimate, training: Training) -> str:
-    """`features[user_id].min_count=3 (ids that occur less often get no row: 12.1 GB), `, if that saves much."""
+    """`features[user_id].min_count=3: ids that occur less often get no row, 12.1 GB`, if that saves much."""
     worker, epochs, sample = training.learner.worker, training.plan.epochs, _sample(training)
     factor = training.total / epochs / max(1, sum(map(len, sample)))
     tables = [tables_of(group, sample, factor, epochs) for group in worker.groups]
@@ -183,7 +245,8 @@ def _admission_text(estimate: Estimate, training: Training) -> str:
     proposal = propose_admission(worker.schema, stores, epochs=epochs, room=estimate.room)
     if proposal is None:
         return ""
-    return f"{' '.join(proposal.settings)} (ids that occur less often get no row: {size_text(proposal.row_bytes)}), "
+    saved = f"ids that occur less often get no row, {size_text(proposal.row_bytes)}"
+    return f"  {' '.join(proposal.settings)}: {saved}\n"
 
 
 def _proposed(estimate: Estimate) -> str | int:

@@ -72,6 +72,7 @@ class Learner:
         """
         self.worker, self.model, self.schema = worker, worker.model, worker.schema
         self.lookahead = None if tier is None else tier.lookahead
+        self.memory_explained = "" if tier is None else tier.explained
         self.prefix, self.seed = prefix, seed << 32
         self._new_stores = partial(make_stores, worker.groups, worker.needs, rows, seed, shards, tier)
         flat = worker.dense

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gearshift.data.row_lifetime import Expire
 from gearshift.embedding.horizons import Horizons
 from gearshift.embedding.row_rules import periods_of
+from gearshift.settings.units import SECONDS
 from gearshift.training.ended import BatchMeasures, Ended
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 MARKS_PER_PERIOD = 32  # so a row lives at most this part of its period longer
 AHEAD = 2
+LONG_STEPS = 2
 
 
 class RowExpiry:
@@ -33,6 +35,7 @@ class RowExpiry:
     def __init__(self, schema: Schema, progress: Progress, baseline: Baseline) -> None:
         self._periods = [Expire(after) for after in periods_of(schema)]
         self._progress, self._baseline = progress, baseline
+        self._time_before, self._long_steps = -1, [0] * len(self._periods)
 
     def note(self, leases: Sequence[Ended[BatchMeasures]]) -> None:
         """These leases have ended: their data have been seen."""
@@ -43,6 +46,23 @@ class RowExpiry:
     def note_times(self, times_B: NDArray[np.int64]) -> None:
         if self._periods and len(times_B):
             self._progress.data_time = max(self._progress.data_time, int(times_B.max()))
+
+    def remarks(self) -> list[str]:
+        """Called once a step: periods that are shorter than a step. A single long step may be a gap in the data."""
+        before, self._time_before = self._time_before, self._progress.data_time
+        if before < 0:
+            return []
+        passed, found = self._progress.data_time - before, []
+        for i, period in enumerate(self._periods):
+            if period.seconds is not None and period.seconds < passed:
+                self._long_steps[i] += 1
+                if self._long_steps[i] == LONG_STEPS:
+                    found.append(
+                        f"expire.after={period.after} is shorter than a step, which spans {_time_text(passed)} of the "
+                        "data: rows expire before they can be trained again. Set a longer time, or a smaller "
+                        "train.global_batch"
+                    )
+        return found
 
     def at_step(self, step: int) -> Horizons | None:
         """The new horizons that come with this step, if it is time for some."""
@@ -79,3 +99,8 @@ class RowExpiry:
 
     def _of_baseline(self, horizon: int) -> int:
         return max((own for mark, _, own in self._progress.marks if mark <= horizon), default=0)
+
+
+def _time_text(seconds: float) -> str:
+    unit = next((unit for unit in ("d", "h", "min") if seconds >= SECONDS[unit]), "s")
+    return f"{seconds / SECONDS[unit]:.3g} {unit}"

@@ -1,15 +1,14 @@
 """Estimates how a run with a memory budget will go: what fits, what goes to disk, and how fast the disk lets it train.
 
-Occurrences of ids are taken to follow a power law. If the number of distinct ids grows with n occurrences as n^b, the
-id of rank r occurs with probability C r^(-1/b); so the ids beyond rank H have a share C b/(1-b) H^(-(1-b)/b) of the
-occurrences, and V = Gamma(1-b) (C n)^b of them are distinct. The most frequent ids are assumed to be in memory. Those
-that are not are read from disk, unless they are new. The rate of the disk is measured on a small file.
+Occurrences of ids are taken to follow a power law. If the number of distinct ids grows with n occurrences as n^b, a
+share b (1-b) ... (k-1-b) / k! of them has occurred k times, and each of these occurs next with probability (k-b) / n
+(Good-Turing; a share b V/n of the occurrences is new). The rows with the fewest occurrences leave memory first, new
+ones among them. An occurrence of an id whose row is on disk costs a read. The rate of the disk is measured on a small
+file.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
 import os
 import shutil
 import tempfile
@@ -19,17 +18,16 @@ from functools import cache
 from pathlib import Path
 
 from gearshift import _core
-from gearshift.embedding.cold_tier import (
-    BUFFER_SHARE,
-    MOST_BUFFER_BYTES,
-    disk_bytes_per_row,
-    hot_bytes_per_row,
-)
-from gearshift.embedding.cold_tier import INDEX_BYTES_PER_STORED_ROW as INDEX_BYTES
-from gearshift.embedding.cold_tier import MOST_SPACE as SPACE
+from gearshift.embedding.memory_budget import MOST_SPACE as SPACE
+from gearshift.embedding.memory_budget import HotRows, disk_bytes_per_row, hot_rows
 
 PROBE_BYTES, PROBE_SECONDS = 32 << 20, 0.15
 POINTS = 64  # of the run, at which the reads per example are computed
+USUAL_SPACE = 1.25  # rows in files per row of the store
+MOST_OCCURRENCES = 2000  # rows that occurred more often are read as seldom as those
+MOVE_SECONDS = (
+    8e-6  # of a processor, to write a row that leaves memory and to bring it back: measured on 2 cores
+)
 
 
 @dataclass(frozen=True)
@@ -42,15 +40,22 @@ class RowGrowth:
     examples: int
     floats: int  # of a row, optimizer state included
     budget: int  # bytes of memory, of all shards
+    sketch: int = 0  # of these, what counts ids for `min_count`
+    shards: int = 1
+    epochs: int = 1
+
+    @property
+    def _fitting(self) -> HotRows:
+        empty = hot_rows(self.budget, self.floats, 0, self.sketch, self.shards)
+        if self.rows <= empty.most:
+            return empty
+        return hot_rows(self.budget, self.floats, USUAL_SPACE * self.rows, self.sketch, self.shards)
 
     @property
     def hot_rows(self) -> int:
-        """Those that fit in memory at the end."""
-        memory = self.budget - min(self.budget // BUFFER_SHARE, MOST_BUFFER_BYTES)
-        each, index = hot_bytes_per_row(self.floats), SPACE * INDEX_BYTES
-        if self.rows * each <= memory:
-            return self.rows
-        return min(self.rows, max(0, int((memory - self.rows * index) / (each - index))))
+        """Those that are in memory at the end."""
+        fitting = self._fitting
+        return self.rows if self.rows <= fitting.most else min(self.rows, fitting.usual)
 
     @property
     def cold_rows(self) -> int:
@@ -62,16 +67,34 @@ class RowGrowth:
         return int(SPACE * self.cold_rows * disk_bytes_per_row(self.floats))
 
     def reads_per_example(self, examples: float) -> float:
-        """Rows on disk that an example needs after this many, if the most frequent ids are in memory."""
+        """Rows on disk that an example needs after this many of the first pass."""
+        return self._reads(examples, again=False)
+
+    @property
+    def final_reads_per_example(self) -> float:
+        """Later passes see no new ids: all that are not in memory are read."""
+        return self._reads(self.examples, again=self.epochs > 1)
+
+    @property
+    def reads(self) -> float:
+        """Of all passes over the data."""
+        points = [self.examples * (i + 0.5) / POINTS for i in range(POINTS)]
+        first = sum(map(self.reads_per_example, points)) * self.examples / POINTS
+        return first + (self.epochs - 1) * self.examples * self._reads(self.examples, again=True)
+
+    def _reads(self, examples: float, *, again: bool) -> float:
         b = min(max(self.growth, 0.05), 0.95)
         rows = self.rows * (examples / self.examples) ** b
-        if rows <= self.hot_rows or not rows:
-            return 0.0
-        n = self.occurrences * examples
-        c = (rows / math.gamma(1 - b)) ** (1 / b) / n
-        beyond = c * b / (1 - b) * (self.hot_rows + 0.5) ** (-(1 - b) / b)
-        new = b * rows / n
-        return float(self.occurrences * max(0.0, min(1.0, beyond) - new))
+        cold = rows - min(rows, self.hot_rows)
+        reads, share = 0.0, 1.0
+        for k in range(1, MOST_OCCURRENCES):
+            share *= b if k == 1 else (k - 1 - b) / k  # of the ids: those that occurred k times
+            some = cold if k == MOST_OCCURRENCES - 1 else min(cold, rows * share)
+            reads += some * (k if again else k - b)
+            cold -= some
+            if cold <= 0:
+                break
+        return min(self.occurrences, reads / examples)
 
 
 @dataclass(frozen=True)
@@ -80,6 +103,7 @@ class TierEstimate:
     folder: Path
     free_bytes: int | None  # on the disk of the folder; None: unknown
     reads_per_second: float | None  # of 4 KiB at random, measured; None: the folder cannot be used yet
+    beside: tuple[RowGrowth, ...] = ()  # stores of the baseline
 
     @property
     def hot_rows(self) -> int:
@@ -91,41 +115,53 @@ class TierEstimate:
 
     @property
     def disk_bytes(self) -> int:
-        return sum(store.disk_bytes for store in self.stores)
+        return sum(store.disk_bytes for store in (*self.stores, *self.beside))
 
     @property
     def final_reads_per_example(self) -> float:
-        """At the end of a pass, when the table is largest."""
-        return sum(store.reads_per_example(store.examples) for store in self.stores)
+        """When the table is largest."""
+        return sum(store.final_reads_per_example for store in (*self.stores, *self.beside))
 
-    @property
-    def reads(self) -> float:
-        """Of one pass over the data."""
-        total = 0.0
-        for store in self.stores:
-            points = [store.examples * (i + 0.5) / POINTS for i in range(POINTS)]
-            total += sum(map(store.reads_per_example, points)) * store.examples / POINTS
-        return total
+    def seconds(self, evaluated: float = 0) -> float:
+        """What rows that leave memory and come back add to the training, and to evaluations of so many examples."""
+        stores = (*self.stores, *self.beside)
+        reads = sum(store.reads for store in stores) + evaluated * self.final_reads_per_example
+        moving = MOVE_SECONDS * (reads + sum(store.cold_rows for store in stores))
+        return moving if self.reads_per_second is None else max(moving, reads / self.reads_per_second)
+
+    def limit(self, examples_per_second: float) -> float | None:
+        """The examples per second that the disk allows at the end; None if it is not the bottleneck."""
+        reads = self.final_reads_per_example
+        if not reads or not self.reads_per_second:
+            return None
+        most = self.reads_per_second / reads
+        return most if most < min(examples_per_second, 1 / (MOVE_SECONDS * reads)) else None
 
 
-def estimate_tier(stores: Sequence[RowGrowth], folder: Path) -> TierEstimate:
-    any_on_disk = any(store.cold_rows for store in stores)
-    return TierEstimate(tuple(stores), folder, _free(folder), _probe(folder) if any_on_disk else None)
+def estimate_tier(
+    stores: Sequence[RowGrowth], folder: Path, beside: Sequence[RowGrowth] = ()
+) -> TierEstimate:
+    any_on_disk = any(store.cold_rows for store in (*stores, *beside))
+    rate = _probe(folder) if any_on_disk else None
+    return TierEstimate(tuple(stores), folder, _free(folder), rate, tuple(beside))
 
 
 def _free(folder: Path) -> int | None:
-    for place in (folder, *folder.absolute().parents):
-        with contextlib.suppress(OSError):
-            return shutil.disk_usage(place).free
-    return None
+    place = _nearest(folder)
+    return shutil.disk_usage(place).free if place.is_dir() and os.access(place, os.W_OK) else None
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the last part of its path that exists."""
+    places = (folder.absolute(), *folder.absolute().parents)
+    return next(place for place in places if os.path.exists(place))  # noqa: PTH110 (it does not raise)
 
 
 @cache
 def _probe(folder: Path) -> float | None:
     """Random reads per second from a file in the nearest folder that exists; None if none can be written there."""
-    place = next((p for p in (folder, *folder.absolute().parents) if p.is_dir()), None)
     try:
-        with tempfile.NamedTemporaryFile(prefix=".gearshift-probe-", dir=place) as file:
+        with tempfile.NamedTemporaryFile(prefix=".gearshift-probe-", dir=_nearest(folder)) as file:
             file.write(os.urandom(1 << 20) * (PROBE_BYTES >> 20))
             file.flush()
             os.fsync(file.fileno())

@@ -1,7 +1,8 @@
 """The share of evaluated examples whose id was never seen in training, field by field.
 
 The row stores have a row for every trained id, so no extra state is kept. Only some of the batches are checked. Fields
-whose ids hardly recur (request ids, addresses) are left out: their ids are new in any data.
+whose ids hardly recur (request ids, addresses) are left out: their ids are new in any data. So are those with rules of
+admission or expiry, which leave trained ids without a row.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from gearshift.data.batch import Batch, Floats, Ids
 from gearshift.data.dataset import Dataset
 from gearshift.data.examples import FilteredExamples
 from gearshift.data.order import is_entity
-from gearshift.data.schema import Categorical
+from gearshift.data.schema import Categorical, Schema
+from gearshift.embedding.lookup import FieldGroup
 from gearshift.training.learner import Learner
 
 BATCHES = 8  # batches to check, spread over the data
@@ -55,14 +57,21 @@ class UnseenIds:
         schema, learner = self.learner.schema, self.learner
         fields = schema.single_fields
         for group, store in zip(learner.worker.groups, learner.server.stores, strict=True):
+            ruled = _with_rules(group, schema)
             for i in group.singles:
                 name = fields[i].name
-                eligible = isinstance(fields[i], Categorical) and name != self._split_by
+                eligible = isinstance(fields[i], Categorical) and name not in (self._split_by, *ruled)
                 if eligible and (name == schema.group or is_entity(name)):
                     ids_U, counts_U = np.unique(batch.ids_BF[:, i], return_counts=True)
                     unknown = counts_U[~store.contains(ids_U)].sum()
                     self._unknown.setdefault(name, []).append(float(unknown))
                     self._ids.setdefault(name, []).append(batch.ids_BF[:, i])
+
+
+def _with_rules(group: FieldGroup, schema: Schema) -> list[str]:
+    """Features whose ids may have been seen and have no row: they were not admitted, or have expired."""
+    tables = {rule.table for rule in group.rules if rule.is_gated or rule.expire is not None}
+    return [name for table in tables for name in schema.users_of(table)]
 
 
 def _split_column(dataset: Dataset) -> str | None:

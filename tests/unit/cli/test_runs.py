@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+from gearshift.cli.inspect import memory_text
 from gearshift.run import folder as run_folder
 
 from .conftest import Shell
@@ -88,6 +89,21 @@ def test_inspect_a_run_without_a_checkpoint(shell: Shell) -> None:
     assert shown["command"] == "gearshift train clicks.yaml"
     assert shown["metrics"] == "model DeepFM  step 7  auc .7712"
     assert shown["memory"] == "1,000 embedding rows in 144 kB (144 bytes each)"
+
+
+def test_inspect_tells_rows_in_memory_from_all_rows_and_from_what_counts_ids() -> None:
+    known = {"embedding_rows": 1000, "embedding_bytes": 20_000_000, "sketch_bytes": 16_000_000}
+    assert memory_text(known) == (
+        "1,000 embedding rows in 4 MB (4000 bytes each), and 16 MB to count ids for min_count"
+    )
+    tiered = {**known, "sketch_bytes": 0, "tier": {"hot_rows": 300}}
+    assert memory_text(tiered) == "300 of 1,000 embedding rows in 20 MB"
+
+
+def test_a_step_that_is_no_number(shell: Shell) -> None:
+    assert shell("delta", "--since", "abc")[2] == (
+        "--since: expected a whole number. See gearshift delta --help\n"
+    )
 
 
 def test_inspect_a_config_shows_its_schema_and_all_defaults(shell: Shell) -> None:

@@ -20,6 +20,7 @@ from gearshift.models.losses import LOSSES
 from gearshift.run import control_socket_server, ownership
 from gearshift.run import folder as run_folder
 from gearshift.run.local_run import Run
+from gearshift.run.storage_watch import figures_here
 from gearshift.training import estimate
 from gearshift.training.estimate import Estimate, refuse_too_large
 
@@ -177,7 +178,7 @@ def test_too_little_memory_is_told_before_anything_is_written(
     with pytest.raises(UserError, match="set at least memory="):
         start(configured(tmp_path, settings=["memory=100B"]), command="test")
     monkeypatch.setattr(estimate, "machine_memory", lambda: 100)
-    proposal = r"needs about .* Options: .*rowwise_adagrad.* or memory=64MiB: rows that do not fit go to disk"
+    proposal = r"needs about .* Options:\n  memory=64MiB: rows that do not fit go to disk\n(.*\n)*.*rowwise_adagrad: "
     with pytest.raises(UserError, match=proposal):
         start(configured(tmp_path), command="test")
     assert not (tmp_path / "runs").exists()
@@ -196,7 +197,9 @@ def test_the_process_itself_needs_memory_too(tmp_path: Path, monkeypatch: pytest
     own = estimate.estimate(training).process
     assert own == 1 << 30, "it has taken less so far, but will take more in training"
     refuse_too_large(needs(int(0.65 * machine), machine, own), training)
-    sentence = r"needs about 3\.9 GB for .* rows and 1\.1 GB for everything else \(4\.3 GB here\)"
+    sentence = (
+        r"needs about 3\.9 GB for .* rows\. They may take 2\.9 GB here: 90% of the memory of 4\.3 GB without"
+    )
     with pytest.raises(UserError, match=sentence):
         refuse_too_large(needs(int(0.9 * machine), machine, own), training)
     monkeypatch.setattr(estimate, "resident_bytes", lambda: 3 << 30)
@@ -221,9 +224,7 @@ def test_too_little_memory_proposes_a_min_count_that_the_command_line_takes(
     data.write_text("click,ts,user,price\n" + once)
     with pytest.raises(UserError) as many:
         start(load_config(tmp_path / "clicks.yaml"), command="test")
-    proposal = re.search(
-        r", (\S+) \(ids that occur less often get no row: [\d.]+ k?B\), or memory=", str(many.value)
-    )
+    proposal = re.search(r"\n  (\S+): ids that occur less often get no row, [\d.]+ k?B\n", str(many.value))
     assert proposal is not None and proposal[1] == "features[user].min_count=3"
     config = load_config(tmp_path / "clicks.yaml", [proposal[1]])
     assert config.features is not None and config.features[0].column().min_count == 3
@@ -238,6 +239,40 @@ def test_rows_beyond_the_memory_go_to_the_storage_folder(tmp_path: Path) -> None
     result = start(configured(tmp_path, settings=settings), command="test").wait(120)
     assert result.report["tier"]["hot_rows"] == result.report["embedding_rows"] > 0
     assert (tmp_path / "rows").is_dir()
+
+
+def test_a_bad_storage_path_is_found_before_there_is_a_run_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    config = configured(tmp_path, settings=["memory=32MiB", f"storage.path={tmp_path / 'file'}"])
+    with pytest.raises(UserError, match=r"storage\.path: rows cannot be written .*/file is a file\. Choose"):
+        start(config, command="test")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_plan_names_the_optimizer_and_what_the_memory_is_for(tmp_path: Path) -> None:
+    settings = ["memory=1GB", "optimizer.embeddings.name=rowwise_adagrad"]
+    training = build(configured(tmp_path, settings=settings)).training
+    text = estimate.estimate(training).text(training)
+    assert "(4 rowwise_adagrad + 1 rowwise_adagrad) = " in text
+    assert (
+        "of 787.5 MB (memory=1GB, less 125MB for batches that are read ahead and a tenth for the baseline): all of"
+        in text
+    )
+    config = configured(
+        tmp_path, settings=["memory=64MiB", "train.baseline=false", "features[user].min_count=2"]
+    )
+    training = build(config).training
+    text = estimate.estimate(training).text(training)
+    assert "of 47.9 MB (memory=64MiB, less 19.2MB to count ids for min_count): all of them in memory" in text
+
+
+def test_metrics_leave_the_baseline_out(tmp_path: Path) -> None:
+    run = start(configured(tmp_path, settings=["memory=64MiB"]), command="test")
+    run.wait(120)
+    assert run.training.baseline.learner is not None
+    figures = figures_here(run.training)["shard-0"]
+    assert figures["tier_hot_rows"] + figures["tier_cold_rows"] == run.training.learner.rows
+    assert figures["tier_unwritten"] == 0
 
 
 def test_validation_before_training_ends_is_told(tmp_path: Path) -> None:

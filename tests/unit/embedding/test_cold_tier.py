@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -13,10 +14,13 @@ import numpy as np
 import pytest
 
 import gearshift as gs
+from examples import make_batch
+from gearshift._core import RowTable
 from gearshift.embedding.cold_tier import ColdTier, StorageSettings, TierFolder
+from gearshift.embedding.memory_budget import LITTLE_MEMORY, hot_rows
 from gearshift.embedding.sharded import IdPlacement
 from gearshift.embedding.store import RowAdagrad, RowPart, RowSGD, RowStore
-from gearshift.embedding.table_store import MemoryStore
+from gearshift.embedding.table_store import MemoryStore, _spec
 from gearshift.embedding.table_tier import close_tiers
 from gearshift.errors import UserError
 from gearshift.parameters import checkpoint
@@ -106,7 +110,7 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 from gearshift.embedding.cold_tier import ColdTier
-from gearshift.embedding.table_store import MemoryStore
+from gearshift.embedding.table_store import MemoryStore, _spec
 from gearshift.embedding.sharded import IdPlacement
 from gearshift.embedding.store import RowAdagrad, RowPart
 resource.setrlimit(resource.RLIMIT_NOFILE, (600, 600))
@@ -205,6 +209,66 @@ def test_too_small_a_budget_and_a_folder_that_cannot_be_used(tmp_path: Path) -> 
     store = tiered(tmp_path / "file", 100)
     with pytest.raises(UserError, match=r"storage\.path: rows cannot be written below .*file"):
         store.pull(np.arange(10))
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+@pytest.mark.parametrize(
+    ("features", "baseline", "least"),
+    [
+        ({}, True, 20),
+        ({}, False, 2),
+        ({"min_count": 2}, True, 57),
+        ({"min_count": 2}, False, 21),
+    ],
+)
+def test_the_smallest_memory_of_a_model(
+    tmp_path: Path, features: dict, baseline: bool, least: int, shards: int
+) -> None:
+    """The sketches that count ids are taken out before the baseline gets its tenth."""
+    schema = gs.Schema((gs.Categorical("user", **features), gs.Categorical("ad")), time=None)
+    data = gs.read(make_batch(schema, 100, vocabulary=9), schema)
+
+    def prepare(memory: str) -> None:
+        training = gs.TrainingSettings(baseline=baseline)
+        workers = gs.WorkerSettings(shards=shards, memory=memory)
+        gs.Trainer(workers=workers, training=training).prepare(gs.models.DeepFM(schema, dim=16), data)
+
+    with pytest.raises(UserError, match="is too small for the rows of this model") as told:
+        prepare("1kB")
+    assert str(told.value).startswith("memory=1kB is too small")
+    assert ("features with `min_count`" in str(told.value)) == bool(features)
+    assert ("train.baseline=false" in str(told.value)) == baseline
+    needed = int(re.search(r"at least memory=(\d+)MiB", str(told.value))[1])  # type: ignore[index]
+    assert needed == least or shards > 1
+    prepare(f"{needed}MiB")
+    with pytest.raises(UserError, match=f"memory={needed - 1}MiB is too small"):
+        prepare(f"{needed - 1}MiB")
+
+
+@pytest.mark.parametrize("budget", [3 << 20, 40 << 20, 300 << 20, 4 << 30])
+@pytest.mark.parametrize("width", [4, 16, 64])
+def test_the_plan_counts_rows_as_the_store_does(tmp_path: Path, budget: int, width: int) -> None:
+    part = RowPart("embedding", width, RowAdagrad())
+    little = budget < LITTLE_MEMORY
+    table = RowTable([_spec(part)], 1, False, little)
+    fitting = table.add_cold_tier(str(tmp_path), budget, 0)
+    table.close_cold_tier()
+    assert hot_rows(budget, 2 * width).most == pytest.approx(fitting, rel=0.04)
+
+
+def test_the_plan_foresees_how_many_rows_stay_in_memory(tmp_path: Path) -> None:
+    """Also of shards, each of which holds its part of the partitions."""
+    rows, budget = 120_000, 8 << 20
+    for shards in (1, 2):
+        stores = [MemoryStore(PARTS, seed=1, tier=ColdTier(tmp_path, budget)) for _ in range(shards)]
+        floats = stores[0].width + stores[0].state_width
+        for begin in range(0, rows, 1000):
+            ids_U = np.arange(begin, begin + 1000)
+            for store, at in zip(stores, IdPlacement(ids_U, shards).groups, strict=True):
+                store.pull(ids_U[at])
+        kept = sum(store.tier.counts().hot_rows for store in stores if store.tier)
+        expected = hot_rows(shards * budget, floats, 1.25 * rows, shards=shards)
+        assert expected.usual == pytest.approx(kept, rel=0.1)
 
 
 def test_a_checkpoint_shares_its_files_with_the_store(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import warnings
 from pathlib import Path
@@ -104,6 +105,33 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         TierFolder(folder)
 
 
+def test_a_file_in_the_way_is_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for below in (tmp_path / "file", tmp_path / "file" / "rows"):
+        with pytest.raises(UserError, match=rf"written below {below}: {tmp_path}/file is a file\. Choose"):
+            StorageSettings(below).check_path()
+
+
+def test_home_is_expanded_in_python_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = gs.WorkerSettings(memory="1GiB", storage="~/rows")
+    settings.check_storage()
+    tier = settings.cold_tier("runs")
+    assert tier is not None and tier.folder == tmp_path / "rows" and tier.folder.is_dir()
+    assert gs.CheckpointPolicy(path="~/runs").path == str(tmp_path / "runs")
+
+
+def test_memory_of_more_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_memory, "machine_memory", lambda: 24 << 30)
+    monkeypatch.setattr(cold_tier, "machine_memory", lambda: 24 << 30)
+    assert gs.WorkerSettings(memory="16GiB").memory_warning() is None
+    assert gs.WorkerSettings().memory_warning() is None
+    for memory, asked in (("200GiB", "200GiB"), ("100%", r"100% \(24GiB here\)")):
+        warning = gs.WorkerSettings(memory=memory).memory_warning()
+        assert warning is not None
+        assert re.match(rf"memory={asked} leaves nothing .*: this machine has 24GiB\.", warning)
+
+
 @pytest.mark.parametrize("memory", ["25%", 0.25])
 def test_a_share_of_the_machine_is_a_budget(
     tmp_path: Path, memory: float | str, monkeypatch: pytest.MonkeyPatch
@@ -112,7 +140,7 @@ def test_a_share_of_the_machine_is_a_budget(
     plain = StorageSettings(lookahead="off")
     tier = gs.WorkerSettings(memory=memory, storage=plain).cold_tier(tmp_path)
     assert tier is not None and tier.budget == 1 << 30
-    expected = ColdTier(tmp_path / ".rows", 2 << 30, lookahead=None)
+    expected = ColdTier(tmp_path / ".rows", 2 << 30, lookahead=None, asked="2GiB")
     assert gs.WorkerSettings(memory="2GiB", storage=plain).cold_tier(tmp_path) == expected
 
 

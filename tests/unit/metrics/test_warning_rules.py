@@ -70,7 +70,9 @@ def test_a_gap_that_may_be_chance_is_no_gap() -> None:
 def test_users_that_training_never_saw() -> None:
     warnings = warnings_of(Scored("valid", ORDINARY, unseen={"user_id": 0.97, "item": 0.1}))
     assert len(warnings) == 1
-    assert warnings[0].startswith("valid: 97 % of the examples have a `user_id` that training never saw")
+    assert warnings[0].startswith(
+        "valid: 97 % of the examples have an id in `user_id` that training never saw"
+    )
     assert "data.split={by: hash, valid: 10%}" in warnings[0]
 
 

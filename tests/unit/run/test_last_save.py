@@ -194,7 +194,7 @@ def test_one_ctrl_c_stops_and_another_gives_up_the_save_that_fails(disk: SmallDi
         with pytest.raises(UserError, match="step-3 is kept, steps 4 to 5 are lost"):
             run.wait(60)
     assert [sentence.partition(":")[0] for sentence in said] == [
-        interrupts.STOPPING,
+        interrupts.stopping(signal.SIGINT),
         "Giving up the failing save",
     ]
 
@@ -214,6 +214,13 @@ def test_ctrl_c_while_the_report_cannot_be_written_keeps_all_steps(
         UserError, match=r"all 8 steps are kept, in step-8; files written later, such as the report, are lost"
     ):
         run.wait(60)
+
+
+def test_only_a_user_is_told_of_ctrl_c(tmp_path: Path) -> None:
+    """A scheduler that ends the run has no keyboard."""
+    assert interrupts.stopping(signal.SIGTERM) == "Stopping after this step ..."
+    assert "Ctrl-C again" in interrupts.stopping(signal.SIGINT)
+    assert "Ctrl-C" not in interrupts.giving_up(tmp_path, 8, signal.SIGTERM)
 
 
 class Quit(Exception):
@@ -263,7 +270,7 @@ def test_a_ctrl_c_that_said_it_would_stop_gives_up_nothing(disk: SmallDisk) -> N
     before = replace(run.status(), save_retried=False)
     asked = SimpleNamespace(folder=run.folder, last_status=lambda: before, stop=run.stop)
     interrupts.Interrupts(asked, say, lambda: pytest.fail("quit"))(signal.SIGINT, None)
-    assert told == [interrupts.STOPPING]
+    assert told == [interrupts.stopping(signal.SIGINT)]
     disk.free()
     run.wait(30)
     assert Checkpoint.open((run.folder / "checkpoints" / "last").resolve()).facts["step"] == 8

@@ -42,6 +42,25 @@ def test_memory_is_bytes_or_a_share(text: object, memory: float) -> None:
     assert isinstance(q.parse_memory(q.write_memory(parsed)), type(memory))
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("20M", "20MiB"), ("20mib", "20MiB"), ("1.5gb", "1.5GB"), ("2g", "2GiB"), ("4Gi", "4GiB")],
+)
+def test_a_size_whose_unit_is_nearly_right(text: str, meant: str) -> None:
+    for parse in (q.parse_bytes, q.parse_memory):
+        with pytest.raises(ValueError, match=rf"; did you mean {meant}\?$"):
+            parse(text)
+    with pytest.raises(ValueError, match=r"16GiB$"):
+        q.parse_bytes("20 apples")
+
+
+@pytest.mark.parametrize(
+    ("size", "words"), [(1000, "1kB"), (20, "20 bytes"), (1 << 34, "16GiB"), (12_345_678, "12.3MB")]
+)
+def test_a_size_in_words(size: int, words: str) -> None:
+    assert q.size_in_words(size) == words
+
+
 @pytest.mark.parametrize("text", ["0%", "120%", "-1GiB", "25 percent", True, 0, "0.0", -0.5])
 def test_memory_that_is_none(text: object) -> None:
     with pytest.raises(ValueError, match=r"a share of the machine's memory|a share lies between"):

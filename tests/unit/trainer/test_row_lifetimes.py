@@ -13,6 +13,7 @@ import pytest
 import gearshift as gs
 from examples import make_batch
 from gearshift.data.schema import Categorical, Schema
+from gearshift.embedding.rule_figures import rules_text
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import Checkpoint
 from tests.unit.trainer.test_trainer import StopAt, trainer
@@ -127,9 +128,54 @@ def test_what_does_not_fit_is_said(features: tuple, sentence: str) -> None:
 @pytest.mark.parametrize("after", ["soon", 0, -5, "0d", True])
 def test_a_period_is_steps_or_a_duration(after: object) -> None:
     with pytest.raises(
-        UserError, match="expected a number of steps, such as 100000, or a duration, such as 30d"
+        UserError,
+        match=r"expected a number of steps, such as 100000, or a duration, such as 30d|more than 0, such as",
     ):
         gs.Expire(after=after)  # type: ignore[arg-type]
+
+
+def test_a_period_shorter_than_a_step_is_told(tmp_path: Path) -> None:
+    """A step of the data takes a third of a day."""
+    model = gs.models.build("deepfm", SCHEMA, seed=5, dim=4, hidden=[8])
+    short = replace(
+        SCHEMA, features=(Categorical("user", expire=gs.Expire(after="10s")), *SCHEMA.features[1:])
+    )
+    batch = make_batch(short, SIZE)
+    read = gs.read(replace(batch, times_B=np.arange(SIZE) * DAY // (SIZE // 10)), short)
+    run = trainer(tmp_path).start(gs.models.build("deepfm", short, seed=5, dim=4, hidden=[8]), read)
+    run.wait(120)
+    told = [message for message in run.messages if "shorter than a step" in message]
+    assert (
+        len(told) == 1
+        and "expire.after=10s is shorter than a step, which spans" in told[0]
+        and " h of" in told[0]
+    )
+    plain = trainer(tmp_path).start(model, data())
+    plain.wait(120)
+    assert not [message for message in plain.messages if "shorter than a step" in message]
+
+
+def test_nothing_is_said_of_admission_where_all_ids_get_rows() -> None:
+    none = dict.fromkeys(("admitted", "refused_occurrences", "refused_gradients", "expired"), 0)
+    assert rules_text({**none, "expired": 7}) == "7 rows expired"
+    assert rules_text({**none, "admitted": 3}) == (
+        "3 ids admitted; 0 occurrences of new ids refused (0 gradients)"
+    )
+    assert rules_text(none) == "0 rows expired"
+
+
+def test_ids_without_a_row_may_have_been_seen(tmp_path: Path) -> None:
+    """Features with a rule are left out of the warning that training never saw an id."""
+    features = (Categorical("user_id", min_count=200), Categorical("item_id"))
+    schema = Schema(features)
+    batch = make_batch(schema, SIZE, vocabulary=50)
+    rows = gs.read(batch, schema)
+    report = (
+        trainer(tmp_path, baseline=False)
+        .fit(gs.models.build("deepfm", schema, seed=5, dim=4, hidden=[8]), rows, rows)
+        .report
+    )
+    assert set(report["unseen_ids"]) == {"item_id"}
 
 
 def test_a_feature_that_shares_an_embedding_may_repeat_its_rule() -> None:
