@@ -182,13 +182,6 @@ class Supervisor:
                 if state_of(self.actors[who]).state == "alive":  # started by an earlier coordinator
                     self.table.expect(who, 0.0)
 
-    def ask_to_end(self, who: To) -> None:
-        """It says `ended` when it has. A relay knows by itself."""
-        actor = self.actors.get(who)
-        if who.role == "shard" and actor is not None:
-            with contextlib.suppress(RayError):
-                actor.end.remote()
-
     def end(self, who: To) -> None:
         actor = self.actors.pop(who, None)
         self.table.forget(who)
@@ -208,7 +201,9 @@ def _end_all(supervisor: Supervisor, plan: ProcessPlacement) -> None:
     for who in actors.keys() - leaving:
         supervisor.end(who)
     for who in leaving:
-        supervisor.ask_to_end(who)
+        if who.role == "shard" and (actor := actors.get(who)) is not None:
+            with contextlib.suppress(RayError):
+                actor.end.remote()  # it reports `ended` when it has
     until = time.monotonic() + LEAVE_SECONDS
     while leaving & actors.keys() and time.monotonic() < until:
         time.sleep(0.1)
