@@ -51,14 +51,13 @@ def aged_store(tier: ColdTier, counts_N: NDArray[np.uint32]) -> MemoryStore:
 
 def of_store(store: MemoryStore, trace: Trace, measured: range, *, chunks: bool = False) -> float:
     """In chunks the rows of the next one are loaded before one is trained."""
-    ahead = next_chunk(store, trace, range(measured.stop)) if chunks else range(measured.stop)
-    lookups = loaded = 0
-    while ahead:
-        chunk = ahead
-        before = now_loaded(store)
-        ahead = next_chunk(store, trace, range(chunk.stop, measured.stop)) if chunks else range(0)
-        share = len(range(max(chunk.start, measured.start), chunk.stop)) / len(chunk)
-        loaded += share * (now_loaded(store) - before)
+    ahead, ahead_loaded = next_chunk(store, trace, 0) if chunks else (range(measured.stop), 0)
+    lookups = loaded = 0.0
+    while ahead and ahead.start < measured.stop:
+        chunk, chunk_loaded = ahead, ahead_loaded
+        ahead, ahead_loaded = next_chunk(store, trace, chunk.stop) if chunks else (range(0), 0)
+        inside = range(max(chunk.start, measured.start), min(chunk.stop, measured.stop))
+        loaded += chunk_loaded * len(inside) / len(chunk)
         for batch in chunk:
             before = now_loaded(store)
             ids_U = ids_of(trace.rows_of(batch))
@@ -71,18 +70,18 @@ def of_store(store: MemoryStore, trace: Trace, measured: range, *, chunks: bool 
     return 1 - loaded / lookups
 
 
-def next_chunk(store: MemoryStore, trace: Trace, coming: range) -> range:
-    """As many batches as the store has memory for, and their rows are in memory."""
+def next_chunk(store: MemoryStore, trace: Trace, start: int) -> tuple[range, int]:
+    """As many batches as the store has memory for; their rows are in memory. And how many were loaded."""
+    before, end = now_loaded(store), start
     store.tier.begin_chunk()
-    end = coming.start
-    while end < coming.stop:
+    while end < len(trace):
         share = store.tier.expect(ids_of(trace.rows_of(end)))
         end += 1
         if share >= 1:
             break
     while store.tier.load_expected():
         pass
-    return range(coming.start, end)
+    return range(start, end), now_loaded(store) - before
 
 
 def now_loaded(store: MemoryStore) -> int:
