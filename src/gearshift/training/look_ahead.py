@@ -133,27 +133,26 @@ def _loaded_chunks(
     room: threading.Semaphore,
     closed: threading.Event,
 ) -> Generator[Chunk]:
-    with closing(batches):
+    with closing(batches), ThreadPoolExecutor(LOADERS, "gearshift-rows") as loaders:
         for most in map(_most_batches, itertools.count()):
             room.acquire()
             if closed.is_set():
                 return
             rows.begin_chunk()
             chunk = _read_chunk(batches, rows, policy, most)
-            _load_expected(rows, closed)
+            _load_expected(rows, loaders, closed)
             if closed.is_set() or not chunk:
                 return
             yield chunk
 
 
-def _load_expected(rows: RowsAhead, closed: threading.Event) -> None:
+def _load_expected(rows: RowsAhead, loaders: ThreadPoolExecutor, closed: threading.Event) -> None:
     def load() -> None:
         while not closed.is_set() and rows.load_expected():
             pass
 
-    with ThreadPoolExecutor(LOADERS, "gearshift-rows") as loaders:
-        for loading in [loaders.submit(load) for _ in range(LOADERS)]:
-            loading.result()
+    for loading in [loaders.submit(load) for _ in range(LOADERS)]:
+        loading.result()
 
 
 def _most_batches(chunk: int) -> int:
