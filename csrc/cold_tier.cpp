@@ -34,12 +34,13 @@ std::vector<uint32_t> in_key_order(const RowBuffer& buffer) {
 
 }  // namespace
 
-ColdTier::ColdTier(std::string folder, const RowFileShape& shape, const ColdMemory& memory)
+ColdTier::ColdTier(std::string folder, const RowFileShape& shape, const ColdMemory& memory, Ended ended)
     : folder_(std::move(folder)),
       shape_(shape),
       memory_(memory),
       buffer_rows_(static_cast<uint32_t>(std::clamp<std::size_t>(
-          memory.buffers / (2 * kColdGroups) / (shape.record_bytes + 24), kFewestBufferRows, kMostBufferRows))) {
+          memory.buffers / (2 * kColdGroups) / (shape.record_bytes + 24), kFewestBufferRows, kMostBufferRows))),
+      ended_(std::move(ended)) {
     for (Group& group : groups_) group.active = std::make_unique<RowBuffer>(buffer_rows_, shape.record_bytes);
     writer_ = std::thread([this] { write_in_background(); });
 }

@@ -71,8 +71,10 @@ struct ColdView {
 
 class ColdTier {
 public:
-    // The folder must exist and be empty.
-    ColdTier(std::string folder, const RowFileShape& shape, const ColdMemory& memory);
+    using Ended = std::function<bool(const std::byte*)>;
+    // The folder must exist and be empty. Rows that have ended, now or at any later time, are left out of merges that include
+    // the oldest file; without `ended` none ends.
+    ColdTier(std::string folder, const RowFileShape& shape, const ColdMemory& memory, Ended ended = {});
     ~ColdTier();  // removes its files
     ColdTier(const ColdTier&) = delete;
     ColdTier& operator=(const ColdTier&) = delete;
@@ -88,8 +90,6 @@ public:
     // Live rows of a partition in the order of mix(id).
     void each(const ColdView& view, uint32_t partition, const std::function<void(int64_t, const std::byte*)>& visit) const;
 
-    // Rows that have ended, now or at any later time, are left out of merges that include the oldest file.
-    void drop_ended(std::function<bool(const std::byte*)> ended) { ended_ = std::move(ended); }  // before any row comes
     void add_stale(double share);  // about this share of the live rows has ended
 
     // Takes over files in the tier's folder, newest first, with `live` current rows. The group must be empty.
@@ -140,7 +140,7 @@ private:
     const uint32_t buffer_rows_;
     std::atomic<ReadPlan> plan_{};
     Clock::time_point measure_at_{};  // of the writer thread
-    std::function<bool(const std::byte*)> ended_;
+    const Ended ended_;
     std::atomic<std::size_t> index_bytes_{0};  // before the files, whose end changes it
     std::array<Group, kColdGroups> groups_;
     std::atomic<uint64_t> files_made_{0};

@@ -67,9 +67,10 @@ std::size_t RowTable::add_cold_tier(std::string folder, std::size_t budget_bytes
     rows_at_once_ = work / (file_shape().record_bytes + kFetchBytesPerRow);
     fixed_quota_ = static_cast<uint32_t>((hot_rows + kPartitions - 1) / kPartitions);
     lookups_ = std::make_unique<LookupCounts>(tables);
-    cold_ = std::make_unique<ColdTier>(std::move(folder), file_shape(), memory);
+    ColdTier::Ended ended;
+    if (rules_ && rules_->any_expires()) ended = [this](const std::byte* record) { return is_over(record); };
+    cold_ = std::make_unique<ColdTier>(std::move(folder), file_shape(), memory, std::move(ended));
     open_cold_.store(cold_.get(), std::memory_order_release);
-    if (rules_ && rules_->any_expires()) cold_->drop_ended([this](const std::byte* record) { return is_over(record); });
     for (Partition& partition : partitions_) partition.birth_flags = kDirty | kReferenced;
     return std::size_t{quota()} * kPartitions;
 }
