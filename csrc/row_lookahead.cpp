@@ -7,8 +7,8 @@
 //
 // Two chunks are in sight, one with an even and one with an odd number, and each has a flag in the place of a row. `evict`
 // takes rows without such a flag first. A push clears the flag of the chunk that is trained: most of the rows that a chunk
-// loads occur in it once, and the others have more occurrences, so they are not the first to leave. The flags change no result: a row that left memory all the same is fetched again
-// when it is pulled.
+// loads occur in it once, and the others have more occurrences, so they are not the first to leave. The flags change no
+// result: a row that left memory all the same is fetched again when it is pulled.
 #include <algorithm>
 
 #include "row_table.h"
