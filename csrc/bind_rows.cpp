@@ -171,7 +171,7 @@ void bind_table(nb::module_& m) {
         .def_prop_ro("width", [](const RowTable& t) { return t.layout().width; })
         .def_prop_ro("state_width", [](const RowTable& t) { return t.layout().state_width; })
         .def("add_cold_tier", &RowTable::add_cold_tier, "folder"_a, "budget_bytes"_a, "hot_rows"_a,
-             "tables"_a = 0, NoGil())
+             "tables"_a = 0, "shards"_a = 1, NoGil())
         .def("prefetch", [](RowTable& t, Ids ids) { t.prefetch(span_of(ids)); }, "ids"_a.noconvert(), NoGil())
         .def("begin_chunk", &RowTable::begin_chunk, NoGil())
         .def("expect", [](RowTable& t, Ids ids) { return t.expect(span_of(ids)); }, "ids"_a.noconvert(), NoGil())

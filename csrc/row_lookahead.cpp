@@ -46,7 +46,7 @@ double RowTable::expect(std::span<const int64_t> ids) {
     each_split_group(ids, 1, {kInChunk[chunk_], 0}, missing, [](Partition&, Item*, uint32_t) {});
     for (const Item& item : missing) expected_[group_of(key_of(item.id))].push_back(item.id);
     expected_ids_ += missing.size();
-    return static_cast<double>(expected_ids_ * kChunkShare) / (static_cast<double>(quota()) * kPartitions);
+    return static_cast<double>(expected_ids_ * kChunkShare) / static_cast<double>(most_in_memory());
 }
 
 // Several threads may load: while one waits for the disk, another puts its rows into memory.

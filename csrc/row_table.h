@@ -76,8 +76,10 @@ public:
 
     // From now on rows beyond `budget_bytes` go to files in `folder`, an empty folder. Call it once, on an empty table.
     // Returns the number of rows that stay in memory.
-    // `hot_rows` sets that number directly, if it is not 0. Lookups are counted for `tables` tables.
-    std::size_t add_cold_tier(std::string folder, std::size_t budget_bytes, std::size_t hot_rows, uint32_t tables = 0);
+    // `hot_rows` sets that number directly, if it is not 0. Lookups are counted for `tables` tables. A shard of `shards`
+    // has the ids of its part of the partitions, and divides its memory among these.
+    std::size_t add_cold_tier(std::string folder, std::size_t budget_bytes, std::size_t hot_rows, uint32_t tables = 0,
+                              uint32_t shards = 1);
 
     void set_rules(std::vector<RowRule> by_table);  // of admission and expiry; before everything else
     std::vector<RuleCounts> rule_counts();    // by table
@@ -173,6 +175,7 @@ private:
     void each_fetched(std::span<const Item> items, const std::function<void(const Item&, const std::byte*)>& visit);
     std::size_t piece_end(std::span<const Item> items, std::size_t begin) const;
     void evict(Partition& partition);
+    std::size_t most_in_memory() const { return std::size_t{quota()} * used_partitions_; }
     uint32_t quota() const;  // rows of a partition in memory
     uint32_t quota(const Partition& partition) const;  // less those that are saved for a cut
     void pack(const RowAt& row, std::byte* record) const;
@@ -207,6 +210,7 @@ private:
     std::counting_semaphore<> fetches_{kMostFetches};
     std::size_t hot_bytes_ = 0;       // for rows in memory and the index of the files
     std::size_t rows_at_once_ = 0;    // that a call fetches
+    uint32_t used_partitions_ = kPartitions;
     uint32_t fixed_quota_ = 0;        // rows of a partition in memory; 0: as many as fit
     std::array<ColdView, kColdGroups> cut_views_;
     std::mutex chunk_lock_;           // guards `expected_`

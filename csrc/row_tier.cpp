@@ -58,21 +58,23 @@ uint32_t leaving_rows(uint32_t quota) { return std::max(quota / kPieceShare, std
 
 }  // namespace
 
-std::size_t RowTable::add_cold_tier(std::string folder, std::size_t budget_bytes, std::size_t hot_rows, uint32_t tables) {
+std::size_t RowTable::add_cold_tier(std::string folder, std::size_t budget_bytes, std::size_t hot_rows, uint32_t tables,
+                                    uint32_t shards) {
     if (cold_ || size()) throw std::invalid_argument("a cold tier is added once, to an empty table");
     const std::size_t work = std::clamp(budget_bytes / kWorkShare, kFewestWorkBytes, kMostWorkBytes);
     const ColdMemory memory{std::min(budget_bytes / kBufferShare, kMostBufferBytes), work, work, budget_bytes / kHeapShare};
     const std::size_t taken = memory.buffers + kMostReaders * memory.reading + kMostFetches * work + memory.merging;
     hot_bytes_ = budget_bytes > taken ? budget_bytes - taken : 0;
     rows_at_once_ = work / (file_shape().record_bytes + kFetchBytesPerRow);
-    fixed_quota_ = static_cast<uint32_t>((hot_rows + kPartitions - 1) / kPartitions);
+    used_partitions_ = (kPartitions + shards - 1) / shards;
+    fixed_quota_ = static_cast<uint32_t>((hot_rows + used_partitions_ - 1) / used_partitions_);
     lookups_ = std::make_unique<LookupCounts>(tables);
     ColdTier::Ended ended;
     if (rules_ && rules_->any_expires()) ended = [this](const std::byte* record) { return is_over(record); };
     cold_ = std::make_unique<ColdTier>(std::move(folder), file_shape(), memory, std::move(ended));
     open_cold_.store(cold_.get(), std::memory_order_release);
     for (Partition& partition : partitions_) partition.birth_flags = kDirty | kReferenced;
-    return std::size_t{quota()} * kPartitions;
+    return most_in_memory();
 }
 
 uint64_t RowTable::layout_hash() const {
@@ -91,8 +93,8 @@ uint32_t RowTable::quota() const {
     // A partition's last slab is not full, and it notes the free rows of a slab.
     const std::size_t partition = sizeof(Partition) + shape_.bytes + shape_.rows * 2 * sizeof(uint64_t);
     const std::size_t index = cold_->index_bytes() + 2 * cold_->index_bytes() / kColdGroups;  // of a file in the making, too
-    const std::size_t taken = index + kPartitions * partition + (rules_ ? rules_->memory_bytes() : 0);
-    const std::size_t fitting = (hot_bytes_ > taken ? hot_bytes_ - taken : 0) / row / kPartitions;
+    const std::size_t taken = index + used_partitions_ * partition + (rules_ ? rules_->memory_bytes() : 0);
+    const std::size_t fitting = (hot_bytes_ > taken ? hot_bytes_ - taken : 0) / row / used_partitions_;
     const std::size_t piece = std::max<std::size_t>(fitting / (kPieceShare + 1), std::min<std::size_t>(kFewestInserted, fitting / 2));
     const std::size_t rows = fitting - piece;
     return static_cast<uint32_t>(std::clamp<std::size_t>(rows, 1, uint32_t{1} << 30));

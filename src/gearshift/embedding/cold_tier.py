@@ -79,6 +79,7 @@ class ColdTier:
     uses: tuple[str, ...] = ()  # for what else the memory is, in words
     has_baseline: bool = False  # which has a share of the memory
     shards: int = 1  # on machines of their own: each has this memory
+    of_shards: int = 1  # its store has the ids of one of so many shards
 
     def share(self, part: float) -> ColdTier:
         """The tier of one of several stores, with its part of the budget."""

@@ -37,15 +37,15 @@ class HotRows:
 def hot_rows(budget: int, floats: int, stored: float = 0, sketch: int = 0, shards: int = 1) -> HotRows:
     """What fits in the budget of all shards, if `stored` rows are in files: the arithmetic of csrc/row_tier.cpp.
 
-    A shard holds its share of the partitions, and gives each of them a 256th of its own budget.
+    A shard has its part of the partitions, and divides its own budget among them.
     """
-    own, row = budget / shards, 4 * floats + 12 + 36
+    own, row, partitions = budget / shards, 4 * floats + 12 + 36, -(-PARTITIONS // shards)
     work = min(max(own / 64, 128 << 10), 4 << 20)
     rows_of_slab = max(16, (SLAB_BYTES if own < LITTLE_MEMORY else LARGE_SLAB_BYTES) // (row - 36))
     partition = PARTITION_BYTES + rows_of_slab * (row - 36 + 16)
     index = stored / shards * INDEX_BYTES_PER_STORED_ROW * 9 / 8
     taken = min(own / BUFFER_SHARE, MOST_BUFFER_BYTES) + 7 * work + index + sketch / shards
-    fitting = max(0.0, (own - taken) / PARTITIONS - partition) / row
+    fitting = max(0.0, (own - taken) / partitions - partition) / row
     quota = max(1.0, fitting - max(fitting / 33, min(32, fitting / 2)))
     leaving = max(quota / 32, min(32, quota / 8))
     return HotRows(int(quota * PARTITIONS), int((quota - leaving / 2) * PARTITIONS))

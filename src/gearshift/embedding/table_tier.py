@@ -38,8 +38,9 @@ class TableTier:
                 warn(self._settings.notice)
             folder = TierFolder(self.folder)
             self._files = folder.path
+            settings = self._settings
             self._table.add_cold_tier(
-                str(folder.path), self.budget, self._settings.hot_rows, len(self._tables)
+                str(folder.path), self.budget, settings.hot_rows, len(self._tables), settings.of_shards
             )
             _closers.append(weakref.finalize(self, _close, self._table, folder))
             allow_many_files()

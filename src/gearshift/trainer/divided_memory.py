@@ -41,7 +41,7 @@ def divided(
         has_baseline=baseline is not None,
         shards=shards // shards_here,
     )
-    return whole.share((1 - share) / shards_here), whole.share(share)
+    return replace(whole.share((1 - share) / shards_here), of_shards=shards), whole.share(share)
 
 
 def _sketch_bytes(groups: Sequence[FieldGroup]) -> int:

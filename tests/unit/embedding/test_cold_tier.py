@@ -259,8 +259,10 @@ def test_the_plan_counts_rows_as_the_store_does(tmp_path: Path, budget: int, wid
 def test_the_plan_foresees_how_many_rows_stay_in_memory(tmp_path: Path) -> None:
     """Also of shards, each of which holds its part of the partitions."""
     rows, budget = 120_000, 8 << 20
-    for shards in (1, 2):
-        stores = [MemoryStore(PARTS, seed=1, tier=ColdTier(tmp_path, budget)) for _ in range(shards)]
+    in_memory = {}
+    for shards in (1, 2, 3):
+        tier = ColdTier(tmp_path, budget, of_shards=shards)
+        stores = [MemoryStore(PARTS, seed=1, tier=tier) for _ in range(shards)]
         floats = stores[0].width + stores[0].state_width
         for begin in range(0, rows, 1000):
             ids_U = np.arange(begin, begin + 1000)
@@ -269,6 +271,8 @@ def test_the_plan_foresees_how_many_rows_stay_in_memory(tmp_path: Path) -> None:
         kept = sum(store.tier.counts().hot_rows for store in stores if store.tier)
         expected = hot_rows(shards * budget, floats, 1.25 * rows, shards=shards)
         assert expected.usual == pytest.approx(kept, rel=0.1)
+        in_memory[shards] = kept
+    assert in_memory[2] > 1.9 * in_memory[1] and in_memory[3] > 2.7 * in_memory[1]
 
 
 def test_a_checkpoint_shares_its_files_with_the_store(tmp_path: Path) -> None:
