@@ -1,7 +1,7 @@
 // Reads many pieces of files concurrently and delivers each piece when it arrives.
 //
 // With io_uring, 128 reads are in flight from one thread. Where the kernel refuses it, threads call pread instead: the same
-// rate for more CPU time. A reader has memory for the pieces in flight, so there are only a few; who finds none free waits.
+// rate for more CPU time. A reader has memory for the pieces in flight, so there are only a few; a caller that finds none free waits.
 // It knows nothing about rows.
 #pragma once
 
@@ -16,7 +16,7 @@
 namespace gearshift {
 
 constexpr std::size_t kMostReaders = 3;
-constexpr std::size_t kMostBytesInFlight = 4 << 20;  // of a reader
+constexpr std::size_t kMostBytesInFlight = 4 << 20;  // per reader
 
 struct Extent {
     int descriptor;

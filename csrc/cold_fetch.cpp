@@ -9,7 +9,8 @@
 
 namespace gearshift {
 
-constexpr std::size_t kFewestSlots = 16;  // longer extents would leave the disk with too few reads at a time
+// Reads that fit into the buffer at once: longer extents would leave too few in flight.
+constexpr std::size_t kFewestSlots = 16;
 
 struct ColdTier::Wanted {
     uint64_t key;

@@ -14,13 +14,13 @@ namespace gearshift {
 namespace {
 
 constexpr std::size_t kRunsPerLevel = 8, kMostToWrite = kColdGroups;
-constexpr std::size_t kMostRuns = 32;  // of a group, before merging goes before writing: lookups ask each run's filter
+constexpr std::size_t kMostRuns = 32;  // runs of a group; with more, merging precedes writing: a lookup asks each filter
 constexpr std::size_t kMostUnwritten = 8 * kMostToWrite;  // buffers; as much as half of the budget beyond it
-constexpr auto kTolerated = std::chrono::milliseconds(2000);  // a failure that a retry may mend
+constexpr auto kTolerated = std::chrono::milliseconds(2000);  // how long writing may fail before an error
 constexpr auto kWriteAgainAfter = std::chrono::milliseconds(500), kMergeAgainAfter = std::chrono::milliseconds(10'000);
 constexpr auto kLookAgainAfter = std::chrono::seconds(kHeapLookSeconds);
 constexpr auto kMeasureAgainAfter = std::chrono::minutes(10);
-constexpr uint64_t kMeasuredBytes = 16 << 20;  // of a file, at least
+constexpr uint64_t kMeasuredBytes = 16 << 20;  // least size of a file on which the disk is measured
 constexpr uint32_t kFewestBufferRows = 16, kMostBufferRows = 1 << 20;
 
 struct Stopped {};
@@ -233,7 +233,8 @@ uint32_t ColdTier::level_of(uint64_t rows) const {
 // All runs of a group if more than half of its rows are stale; otherwise the newest neighbours of one level, if there are
 // enough of them.
 ColdTier::RunRange ColdTier::runs_to_merge(const Group& group) const {
-    const std::size_t runs = group.runs.size(), fewest = ended_ ? 1 : 2;  // rows of a single run may end
+    // With expiry, even a single run is merged, to drop its expired rows.
+    const std::size_t runs = group.runs.size(), fewest = ended_ ? 1 : 2;
     const uint64_t live = group.stored > group.stale ? group.stored - group.stale : 0;
     if (runs >= fewest && group.stored > 2 * live + buffer_rows_) return {0, runs};
     for (std::size_t begin = 0, end; begin < runs; begin = end) {

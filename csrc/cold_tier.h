@@ -47,7 +47,7 @@ inline uint32_t group_of(uint64_t key) { return partition_of(key) / kGroupPartit
 // Bytes of memory for what is not a row in memory or the index of the files.
 struct ColdMemory {
     std::size_t buffers = 0;  // rows that are about to be written
-    std::size_t reading = 0;  // blocks on their way from the disk, of each reader
+    std::size_t reading = 0;  // per reader: blocks on their way from the disk
     std::size_t merging = 0;  // blocks of the files that are being merged
     std::size_t slack = 0;    // what malloc may keep of the whole process's freed memory
 };

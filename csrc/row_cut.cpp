@@ -154,7 +154,7 @@ RowBlockData RowTable::take_cut_partition(uint32_t number, CutOrder order, bool 
     const std::size_t bytes = layout_.wide_stride + layout_.side_stride;
     for (std::size_t s = 0; s < cut->saved_ids.size(); ++s) {
         const auto at = std::lower_bound(entries.begin(), entries.end(), Entry{cut->saved_ids[s], 0}, Before{order});
-        if (at == entries.end() || at->id != cut->saved_ids[s]) continue;  // skipped above
+        if (at == entries.end() || at->id != cut->saved_ids[s]) continue;  // not in `entries`: skipped by the loop above
         std::byte* record = cut->saved_rows.data() + s * bytes;
         copy_out({record, record + layout_.wide_stride}, block, static_cast<std::size_t>(at - entries.begin()));
     }

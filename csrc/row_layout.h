@@ -30,7 +30,7 @@ struct PartSpec {
 };
 
 // What a row knows of its past, and the table of its id: the number of a schema's table within its store, 0 if unknown.
-// These 12 bytes are also in row files. `updates` stays at its largest value; Adam's corrections are 1 long before.
+// These 12 bytes are also in row files. `updates` saturates; Adam's corrections reach 1 long before that.
 struct RowMeta {
     uint32_t touches, last_step;
     uint32_t updates : 22, table : 10;

@@ -16,7 +16,7 @@
 namespace gearshift {
 namespace {
 
-constexpr std::size_t kChunkShare = 4;          // of the rows in memory, for the rows that a chunk brings in
+constexpr std::size_t kChunkShare = 4;  // a chunk may bring in 1/4 of the rows that fit in memory
 
 void sort_and_deduplicate(std::vector<int64_t>& ids) {
     const auto before = [](int64_t a, int64_t b) { return key_of(a) < key_of(b); };

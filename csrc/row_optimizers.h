@@ -119,7 +119,8 @@ GEARSHIFT_INLINE void adam(const PartStep& p, float* w, float* state, const floa
     });
 }
 
-// McMahan et al. 2013, algorithm 1 (per coordinate). A rate of 0 leaves the part alone: its closed form divides by it.
+// McMahan et al. 2013, algorithm 1 (per coordinate). A rate of 0 leaves the part unchanged, because the
+// closed form divides by the rate.
 GEARSHIFT_INLINE void ftrl(const PartStep& p, float* w, float* state, const float* sums, float scale, uint32_t) {
     if (p.lr == 0.0f) return;
     float *z = state, *n = state + p.width;

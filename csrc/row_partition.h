@@ -90,11 +90,11 @@ struct PartitionCut {
     void mark(uint32_t row) { saved[row / 64] |= uint64_t{1} << (row % 64); }
 };
 
-// The ids that left a partition's memory since the oldest call began that is fetching rows of the partition. They are
-// numbered from the first one on. Without such a call nothing is noted.
+// The ids that have left a partition's memory since the beginning of the oldest call that is fetching rows of the
+// partition. Each has a sequence number, from 0 on. Without such a call nothing is noted.
 class Departures {
 public:
-    uint64_t watch();  // returns the number of the next one
+    uint64_t watch();  // returns the sequence number of the next id
     void unwatch(uint64_t since);
     void note(int64_t id);
     uint64_t next() const { return first_ + ids_.size(); }
@@ -103,8 +103,8 @@ public:
 
 private:
     std::vector<int64_t> ids_;
-    std::vector<uint64_t> watched_;  // where the calls began
-    uint64_t first_ = 0;             // the number of ids_[0]
+    std::vector<uint64_t> watched_;  // the sequence numbers at which the calls began
+    uint64_t first_ = 0;             // the sequence number of ids_[0]
 };
 
 class alignas(64) Partition {

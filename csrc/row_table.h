@@ -38,7 +38,7 @@ struct TierCounts {
     ColdCounts disk;
 };
 
-constexpr std::ptrdiff_t kMostFetches = 3;  // at the same time: one of the training step, two ahead
+constexpr std::ptrdiff_t kMostFetches = 3;  // concurrent fetches: one of the training step, two ahead
 
 struct FetchedRows {  // rows read from the cold tier
     uint32_t record_bytes;
@@ -117,7 +117,8 @@ public:
     void close_cold_tier() { cold_->stop(); }  // before its folder is removed
     // Takes over the files of one group, newest first, which lie in the tier's folder. The group must be empty.
     void adopt_files(const std::vector<std::string>& paths);
-    // A file for `adopt_files` with new rows that occurred so often; ids of one group, each once. The table does not change.
+    // A file for `adopt_files` with new rows, which have these numbers of occurrences (`touches`); the ids are distinct and
+    // of one group. The table does not change.
     void write_new_rows(const std::string& path, std::span<const int64_t> ids, const uint32_t* touches) const;
     // Loads the rows of a stack of files, newest first, into a table without a cold tier.
     void load_files(const std::vector<std::string>& paths);

@@ -23,13 +23,13 @@ namespace gearshift {
 namespace {
 
 constexpr int kOptimisticTries = 3;
-constexpr std::size_t kIndexBytesPerRow = 36;  // 16-byte slots, at least 4/9 full
-constexpr std::size_t kBufferShare = 8;        // of the budget, for rows that are about to be written
+constexpr std::size_t kIndexBytesPerRow = 36;  // the index has 16-byte slots, at least 4/9 of them full
+constexpr std::size_t kBufferShare = 8;        // 1/8 of the budget is for rows that are about to be written
 constexpr std::size_t kMostBufferBytes = std::size_t{256} << 20;
-constexpr std::size_t kWorkShare = 64;         // of the budget, for each of: blocks of a reader, rows of a fetch, merging
+constexpr std::size_t kWorkShare = 64;         // 1/64 of the budget each: blocks of a reader, rows of a fetch, merging
 constexpr std::size_t kFewestWorkBytes = std::size_t{128} << 10, kMostWorkBytes = std::size_t{4} << 20;
-constexpr std::size_t kHeapShare = 32;         // of the budget, beyond it
-constexpr std::size_t kFetchBytesPerRow = 96;  // beside its record: its id on the way through the files
+constexpr std::size_t kHeapShare = 32;         // freed memory that malloc may keep: 1/32 of the budget, in addition to it
+constexpr std::size_t kFetchBytesPerRow = 96;  // of a row being fetched, in addition to its record
 constexpr uint32_t kLookAhead = 16;
 constexpr uint32_t kPieceShare = 32, kFewestInserted = 32;
 

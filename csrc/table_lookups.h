@@ -1,5 +1,5 @@
-// What is asked of a table of rows with a cold tier, by the number of a schema's table within its store; 0 if it is
-// unknown. A call adds its ids up first, so that calls from several threads seldom meet here. It does not depend on the
+// Counts the lookups in a row store with a cold tier, by the number of a schema's table within the store (0: unknown). A
+// call sums the counts of its ids first, so that calls from several threads seldom contend here. Does not depend on the
 // row table.
 #pragma once
 
@@ -22,9 +22,10 @@ struct TableLookups {
 
 class LookupCounts {
 public:
-    explicit LookupCounts(uint32_t tables) : counts_(std::min(tables, kMostTable) + 1) {}  // numbered from 1
+    // Tables are numbered from 1; 0: unknown.
+    explicit LookupCounts(uint32_t tables) : counts_(std::min(tables, kMostTable) + 1) {}
 
-    // The ids of one pull, and those of them that are not in memory. `tables_U`: of the ids; null if unknown.
+    // The ids of one pull, and those of them that are not in memory. `tables_U`: the tables of the ids; null if unknown.
     void add_pull(std::size_t ids, const uint16_t* tables_U, std::span<const Item> missing) {
         if (!tables_U) return add(0, ids, missing.size());
         std::vector<uint32_t> lookups(counts_.size()), misses(counts_.size());

@@ -47,7 +47,8 @@ MissingColumns = Annotated[
     typer.Option(help="How to treat an absent feature column: as an error, or as missing values."),
 ]
 By = Annotated[
-    str | None, typer.Option("--by", metavar="COLUMN", help="Also show each value of this column.")
+    str | None,
+    typer.Option("--by", metavar="COLUMN", help="Also show the results for each value of this column."),
 ]
 
 

@@ -58,7 +58,7 @@ class Extent:
 
     @property
     def has_days(self) -> bool:
-        """Whether the data spans days. A share of a shorter time span may contain all examples, or none."""
+        """Whether the data spans at least a day. If not, a share of its time span may contain all examples, or none."""
         return self.times is not None and self.times[1] - self.times[0] >= 86400
 
 
@@ -128,7 +128,7 @@ def _csv_settings(csv: Any) -> dict[str, Any]:
 
 def _missing_words(null: Sequence[str]) -> str | None:
     words = [word for word in null if word]
-    return f"{', '.join(words)} occur in the data and are read as missing" if words else None
+    return f"{', '.join(words)}: found in the data and read as missing" if words else None
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from gearshift.cli import terminal
 from gearshift.cli.control import run_of
-from gearshift.cli.status import look
 from gearshift.errors import UserError
 from gearshift.run import control_socket, prometheus
 from gearshift.run import folder as run_folder
+from gearshift.run.health_check import check_health
 from gearshift.run.polling import seen
 from gearshift.run.state import Watcher
 
@@ -52,8 +52,8 @@ def page_or_state(folder: Path, watchers: dict[Path, Watcher] | None = None) -> 
 
 def probe(folder: Path, watchers: dict[Path, Watcher] | None = None) -> tuple[int, str]:
     """Like /healthz of a service: 200 while the run is healthy or done, otherwise 503, with a reason."""
-    answer = look(folder, watchers=watchers)
-    return 200 if answer.health == "healthy" else 503, f"{answer.health} {answer.why}".rstrip() + "\n"
+    report = check_health(folder, watchers=watchers)
+    return 200 if report.health == "healthy" else 503, f"{report.health} {report.why}".rstrip() + "\n"
 
 
 def server(folder: Path, port: int) -> ThreadingHTTPServer:

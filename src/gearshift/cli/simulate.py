@@ -17,11 +17,11 @@ from gearshift.engine.simulation.simulator import simulate
 from gearshift.engine.simulation.tally import Outcome
 from gearshift.run import folder as run_folder
 from gearshift.sync.automatic import Automatic
+from gearshift.sync.registry import SCHEDULED_AHEAD
 from gearshift.sync.strategy import Strategy
 
 MOST_CHANGES = 10  # maximum number of changes of auto that are printed
 LARGE_SHARE = 0.2  # of a worker's examples; if it loses more, there is a warning
-SCHEDULED_AHEAD = ("gba", "buffered_async")  # for all other strategies, lag equals staleness
 _HEADS = ("strategy", "ex/s", "x sync", "of possible", "staleness", "lag", "discarded", "")
 _UNDER = ("", "", "", "", "mean / p99", "p99", "", "")
 GAP = 6  # position of the sync gap in a line, if there are replicas
@@ -104,13 +104,14 @@ def _row(arm: SimulatedArm, outcome: Outcome, sync: Outcome | None) -> tuple[str
         f"{reason} {terminal.percent(n / outcome.examples)}"
         for reason, n in sorted(reasons.items(), key=lambda item: -item[1])
     )
+    has_lag = bool(names & set(SCHEDULED_AHEAD))  # for other strategies it equals the staleness
     return (
         arm.name,
         terminal.count(speed),
         f"{speed / sync.examples_per_second:.2f}" if sync else "-",
         terminal.percent(speed / outcome.possible, 0),
         f"{outcome.staleness.mean:.1f} / {outcome.staleness.p99:g}",
-        f"{outcome.lag.p99:g}" if names & set(SCHEDULED_AHEAD) else "-",
+        f"{outcome.lag.p99:g}" if has_lag else "-",
         terminal.count(outcome.discarded),
         discards,
     )

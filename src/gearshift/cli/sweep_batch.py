@@ -72,7 +72,7 @@ def factor(word: str) -> int:
     """16 or 16x"""
     number = word.removesuffix("x")
     if not number.isdecimal():
-        raise UserError(f"--batches has `{word}`; write factors of train.global_batch, such as 1,4,16,64")
+        raise UserError(f"--batches has `{word}`; write multiples of train.global_batch, such as 1,4,16,64")
     return int(number)
 
 

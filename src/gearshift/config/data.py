@@ -36,8 +36,8 @@ _LABEL_SCHEMA = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}
 
 class SplitSection(Section):
     by: Text = Field(
-        description="time or end (holds out the last part of the log), hash (single examples) or hash(column) "
-        "(all examples of a value, such as a user, together)."
+        description="time or end: hold out the last part of the log; hash: draw single examples; hash(column): keep "
+        "all examples of a value, such as a user, together."
     )
     valid: Cut = Field(
         description="For validation: a share (10%), a duration (1d) or its first day (2026-11-08)."
@@ -81,7 +81,8 @@ class DataSection(FlatSection, of=(Schema,)):
     )
     allow_overlap: bool = Field(
         default=False,
-        description="Allow validation to start before training ends (future data then leaks into the score).",
+        description="Allow validation data to begin before the training data ends "
+        "(future data then leaks into the score).",
     )
 
     @property

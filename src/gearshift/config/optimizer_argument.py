@@ -19,7 +19,9 @@ def parse_optimizer(word: str) -> tuple[str, dict[str, str]]:
     for piece in pieces:
         key, _, value = piece.partition("=")
         if not (key and value):
-            raise UserError(f"optimizer `{word}`: `{piece}` is not a setting; write {name}:row_clip=cowclip")
+            raise UserError(
+                f"optimizer `{word}`: `{piece}` is not a setting; write key=value, such as {name}:row_clip=cowclip"
+            )
         if key in written:
             raise UserError(f"optimizer `{word}`: `{key}` is set twice; remove one")
         written[key] = value

@@ -111,7 +111,7 @@ class Config(Section):
     )
     features: tuple[FeatureEntry, ...] | None = Field(
         default=None,
-        description="The columns that the model sees. Columns not named are ignored, and listed.",
+        description="The columns that the model sees. Other columns are ignored; a message lists them.",
     )
     model: ModelSection = Field(default=ModelSection(), description="The network.")
     optimizer: OptimizerSection = Field(
@@ -169,7 +169,7 @@ class Config(Section):
         )
 
     def labels(self) -> tuple[columns.Label, ...]:
-        """The features that the config names; None if the format defines them."""
+        """The labels that the config names; empty if the format defines them."""
         return tuple(label.value(columns.Label) for label in self.data.label or ())
 
     def to_yaml(self) -> str:

@@ -29,7 +29,7 @@ SAMPLE_EXAMPLES = 50_000
 FEWEST_VALUES = 20  # for a column whose name suggests a user or an item
 FEWEST_UNNAMED = 100  # for any other column: a few ascending values may be hours or days
 FEWEST_EACH = 2.0  # examples per value: values that occur once prove nothing
-MOST_RUNS = 1.02  # per value
+MOST_RUNS = 1.02  # runs of equal adjacent values, per distinct value: 1 if each value is in one place
 ONE_LABEL_AFTER_THE_OTHER = 0.02  # of the changes expected if labels were in random order
 ENTITY_NAME = re.compile(
     r"(^|_)(user|uid|customer|visitor|member|account|client|device|person|reader|item|product|movie|song|article|"

@@ -83,7 +83,7 @@ def put_in_place(new: Path, target: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or the names in a folder, so that they survive a crash of the machine."""
+    """Flush a file, or the entries of a folder, so that they survive a crash of the machine."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

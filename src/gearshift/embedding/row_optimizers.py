@@ -19,7 +19,9 @@ class RowUpdate:
     """What every row optimizer declares: `lr` and `l2`, which the rules for larger batches scale, and two traits."""
 
     weights_from_state: ClassVar[bool] = False  # if so, rows cannot start from the weights of another model
-    zeroed_by: ClassVar[str] = ""  # the number that, above 0, may move a trained weight back to exactly 0
+    zeroed_by: ClassVar[str] = (
+        ""  # name of the setting that, if above 0, can return a trained weight to exactly 0
+    )
     lr: Number
     l2: Number
 

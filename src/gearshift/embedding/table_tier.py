@@ -18,8 +18,11 @@ from gearshift.errors import warn
 
 
 class TableTier:
-    """`DiskTier` describes each method. Many processes have stores that stay empty, so the files of a tier are
-    opened before its first row is made."""
+    """`DiskTier` describes each method.
+
+    The files of a tier are opened only when its first row is about to be created, because many processes have stores
+    that stay empty.
+    """
 
     def __init__(self, table: RowTable, settings: ColdTier, tables: Sequence[str] = ()) -> None:
         """`tables` are the names of the tables whose rows are in the store, by their numbers from 1."""
@@ -52,7 +55,7 @@ class TableTier:
             linked = link_files(stack.name, stack.files, self._files)
         try:
             self._table.adopt_files([str(file) for file in linked.files])
-        except RowFileError as error:  # it names a link, which is gone before the user can look
+        except RowFileError as error:  # the error names a link, which is gone before the user can look
             sentence = str(error)
             for link, file in zip(linked.files, stack.files, strict=True):
                 sentence = sentence.replace(str(link), str(file))

@@ -165,7 +165,7 @@ class LiveReplicas:
         self._shadows = ShadowThreads(self.replicas, self._parts, self._failed, self._notify)
 
     def fold(self) -> None:
-        """Ends the replicas: shadows stop, the server takes the shown weights, and workers push to it again."""
+        """Ends the replicas: shadow threads stop, the server takes the evaluated weights, workers push to it again."""
         self._shadows.stop()
         with self._gate.closed():
             self._open = False

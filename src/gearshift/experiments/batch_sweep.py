@@ -104,7 +104,7 @@ class SweepRequest:
             or list(self.factors) != sorted(set(self.factors))
         ):
             raise UserError(
-                "batches must be increasing integer factors of train.global_batch, such as 1,4,16,64"
+                "batches must be increasing whole multiples of train.global_batch, such as 1,4,16,64"
             )
         if len(set(self.optimizers)) < len(self.optimizers):
             raise UserError("optimizers must be distinct, such as adam,lamb,vr_adam")
@@ -131,7 +131,7 @@ class BatchSweep:
         if max(self.batches) > examples:
             raise UserError(
                 f"a batch of {max(self.batches):,} ({max(self.request.factors)}x) exceeds the {examples:,} training "
-                "examples: remove such factors from --batches"
+                "examples: remove such multiples from --batches"
             )
         search = Search(examples, step=2.0, strides=(2, 1), share=self.tune_share)
         sweeps = sweep(
@@ -316,8 +316,9 @@ def _check_gradients(word: str, trainer: Trainer) -> None:
     if isinstance(dense, VarianceReduced) and dense.gsnr.too_few(gradients):
         raise UserError(
             f"{word} would have no effect at global batch {plan.global_batch}: its min_gradients is "
-            f"{dense.gsnr.min_gradients:g}, but a step of {strategy.name} has {gradients}. Raise train.micro_batches, "
-            "or remove it and train.batch; async strategies always have 1"
+            f"{dense.gsnr.min_gradients:g}, but a step of {strategy.name} has only {gradients}. Raise "
+            "train.micro_batches, or remove both train.micro_batches and train.batch; a step of an async strategy "
+            "always has 1"
         )
 
 

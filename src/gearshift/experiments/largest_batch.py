@@ -27,7 +27,7 @@ Each = Callable[[Callable[[Any], "SweepRow"], Iterable[Any]], Iterable["SweepRow
 
 @dataclass(frozen=True)
 class Trial:
-    """One training run; `dense` and `rows` are factors of the optimizer's rates."""
+    """One training run; `dense` and `rows` multiply the optimizer's rates."""
 
     optimizer: str
     batch: int
@@ -83,7 +83,7 @@ class SweepRow:
 
     optimizer: str
     batch: int
-    dense: float  # factors of the optimizer's rates
+    dense: float  # `dense` and `rows` multiply the optimizer's rates
     rows: float
     scores: tuple[Score | None, ...]
     settings: tuple[str, ...] = ()  # settings after `gearshift train CONFIG` that reproduce it

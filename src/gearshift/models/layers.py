@@ -113,7 +113,7 @@ def _check_options(hidden: Sequence[int], activation: str, dropout: float) -> No
     if isinstance(hidden, str) or not all(isinstance(width, int) and width > 0 for width in hidden):
         raise UserError(f"hidden layers are a list of widths such as [400, 400], not {hidden!r}")
     if not 0.0 <= dropout < 1.0:
-        raise UserError(f"dropout is the share of values set to zero, from 0 to below 1, not {dropout}")
+        raise UserError(f"dropout is the share of values set to zero, at least 0 and below 1, not {dropout}")
 
 
 def hidden_linear(inputs: int, outputs: int, activation: str = "relu") -> nn.Linear:

@@ -43,5 +43,5 @@ def _check_number(name: str, declared: Declaration, value: Any) -> None:
     below = declared.bounds.get("lt", math.inf)
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not (is_number and 0 <= value < below):
-        limits = "0 or more" if below == math.inf else f"from 0 to below {below:g}"
+        limits = "0 or more" if below == math.inf else f"at least 0 and below {below:g}"
         raise UserError(f"optimizer {name}: {declared.name} must be {limits}, not {value!r}")

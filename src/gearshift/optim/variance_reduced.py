@@ -35,7 +35,7 @@ class VarianceReduced:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.beta3, Real) and 0.0 <= self.beta3 < 1.0):
-            raise UserError(f"beta3 smooths r and must be from 0 to below 1, not {self.beta3!r}")
+            raise UserError(f"beta3 smooths r and must be at least 0 and below 1, not {self.beta3!r}")
 
     @property
     def lr(self) -> float:

@@ -15,7 +15,7 @@ class CheckpointPolicy:
 
     every: MaybeEvery = setting(
         Every(seconds=600.0),
-        "Save after this wall time (10min), a number of steps (500), a share (10%), or none: at the end.",
+        "Save after this wall time (10min), a number of steps (500), a share (10%), or none: only at the end.",
     )
     keep: Count = setting(
         3, "How many of the newest checkpoints are kept, in addition to the best.", at_least=1

@@ -1,4 +1,4 @@
-"""Which checkpoint of a run to resume from if one is damaged: the newest whose every checksum is right.
+"""Which checkpoint of a run to resume from if one is damaged: the newest whose checksums are all correct.
 
 Checkpoints share row files, so each file is read once, and a damaged one spoils all checkpoints that have it.
 """

@@ -35,7 +35,7 @@ QUIT = 130  # the exit code that shells report for a process ended by Ctrl-C
 
 
 class Stoppable(RunHandle, Protocol):
-    """A run that this process waits for. `stop` and `last_status` never wait, also while Ray's head is frozen."""
+    """A run that this process waits for. `stop` and `last_status` never wait, even while Ray's head is frozen."""
 
     def over(self, seconds: float) -> bool:
         """Waits at most this long. Returns whether the run has ended."""

@@ -49,7 +49,8 @@ from gearshift.run.ownership_files import current as current
 from gearshift.run.ownership_files import keepers as keepers
 
 BEAT_SECONDS = 2.0
-LAPSE_SECONDS = 30.0  # without a heartbeat, on the reader's clock, after which an unseen owner counts as dead
+# An owner whose process cannot be seen counts as dead after this long without a heartbeat, by the reader's clock.
+LAPSE_SECONDS = 30.0
 
 
 class Fenced(UserError):

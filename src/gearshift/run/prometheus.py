@@ -50,7 +50,7 @@ COUNTERS = {
     "ring_rounds": "Rounds of sync whose dense gradients were summed by all-reduce.",
     "rings_broken": "Rings for all-reduce that broke.",
     "relayed_rounds": "Rounds of sync whose gradients were summed by the relays of machines.",
-    "restarts": "How many times it was restarted.",
+    "restarts": "How many times the process was restarted.",
 }
 GAUGES = {
     "parked_pulls": "Pulls waiting for a step.",
@@ -62,17 +62,17 @@ GAUGES = {
 }
 TIER_COUNTERS = {
     "tier_lookups": "Distinct ids that batches pulled from a store with a disk tier.",
-    "tier_misses": "Of these, the ones without a row in memory; new ids included.",
+    "tier_misses": "Distinct ids that batches pulled and that had no row in memory; new ids included.",
     "tier_prefetched": "Rows brought into memory ahead of their batch.",
     "tier_evicted": "Rows that left memory.",
-    "tier_written_back": "Of these, the ones that had changed and were written.",
+    "tier_written_back": "Rows that left memory, had changed and were written to disk.",
     "tier_retries": "Fetches repeated because rows left memory meanwhile.",
     "tier_reads": "Reads from row files; neighbouring blocks are one read.",
-    "tier_bytes_read": "Bytes of these reads.",
-    "tier_rows_read": "Rows found by these reads.",
+    "tier_bytes_read": "Bytes read from row files.",
+    "tier_rows_read": "Rows found by reads from row files.",
     "tier_needless_reads": "Lookups in a file that turned out not to have the row.",
     "tier_bytes_written": "Bytes of row files written, merges included.",
-    "tier_bytes_flushed": "Of these, the first time that rows left memory.",
+    "tier_bytes_flushed": "Bytes of row files written when rows left memory, without merges.",
     "tier_merges": "Merges of row files.",
     "tier_read_waits": "Waits for reads from disk.",
     "tier_reads_in_flight": "Reads in flight, summed over all waits.",
@@ -81,7 +81,7 @@ TIER_GAUGES = {
     "tier_hot_rows": "Rows in memory.",
     "tier_cold_rows": "Rows on disk only.",
     "tier_stored_rows": "Rows in row files, older copies included.",
-    "tier_stale_rows": "Of these, older copies.",
+    "tier_stale_rows": "Older copies of rows in row files.",
     "tier_files": "Row files.",
     "tier_file_bytes": "Bytes of the row files.",
     "tier_index_bytes": "Memory for fences and filters of the row files.",
@@ -89,7 +89,7 @@ TIER_GAUGES = {
 }
 TABLE_COUNTERS = {  # of one table: the figure tier/lookups/TABLE is a sample of the first
     "tier/lookups": "Distinct ids of this table that batches pulled from a store with a disk tier.",
-    "tier/misses": "Of these, the ones without a row in memory; new ids included.",
+    "tier/misses": "Distinct ids of this table that batches pulled and that had no row in memory; new ids included.",
     "tier/loads": "Rows of this table read from disk, for a batch or ahead of it.",
 }
 COUNTERS |= TIER_COUNTERS

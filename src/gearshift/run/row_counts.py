@@ -43,8 +43,8 @@ class RowClass:
 class TableRows:
     """The rows of one table: of one feature, or of several features that share an embedding.
 
-    A class of rows has `least`, `most` (None: no limit) and `rows`. Occurrences count since the row exists: with
-    `min_count`, those before are not included.
+    A class of rows has `least`, `most` (None: no limit) and `rows`. Occurrences are counted from the
+    creation of the row: with `min_count`, earlier ones are not included.
     """
 
     table: str  # empty: rows of older versions, which do not know their table

@@ -18,7 +18,7 @@ class ComparedOnResume:
 
 
 class _Kept(Field[Any]):
-    """Refuses `kept=True` in a class that a resume does not compare, when the class is defined."""
+    """A field that, when its class is defined, refuses `kept=True` unless a resume compares that class."""
 
     __slots__ = ()
 

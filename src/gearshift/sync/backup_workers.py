@@ -24,6 +24,7 @@ class BackupWorkers:
     batch: int
     backups: Count = setting(1, "Number of last gradients that a step does not wait for.", at_least=1)
     name: ClassVar[str] = "backup_workers"
+    in_rounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         at_least(1, global_batch=self.global_batch, batch=self.batch)

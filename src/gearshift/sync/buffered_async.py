@@ -23,6 +23,7 @@ class BufferedAsync:
         None, "Number of gradients per step; a global batch if not set.", at_least=1
     )
     name: ClassVar[str] = "buffered_async"
+    scheduled_ahead: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         at_least(1, global_batch=self.global_batch, batch=self.batch)

@@ -44,6 +44,7 @@ class GlobalBatch:
         "Divide a step by all of its examples, including dropped ones (all), or only by those used (kept).",
     )
     name: ClassVar[str] = "gba"
+    scheduled_ahead: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         at_least(1, global_batch=self.global_batch, batch=self.batch)

@@ -31,7 +31,8 @@ STRATEGIES: dict[str, type[Any]] = {
     )
 }  # fmt: skip
 REPLICATED = tuple(name for name, kind in STRATEGIES.items() if issubclass(kind, Replicated))
-IN_ROUNDS = ("sync", "backup_workers")  # equally many leases per worker in a round, so the batch must divide
+IN_ROUNDS = tuple(name for name, kind in STRATEGIES.items() if getattr(kind, "in_rounds", False))
+SCHEDULED_AHEAD = tuple(name for name, kind in STRATEGIES.items() if getattr(kind, "scheduled_ahead", False))
 
 
 # ---- by name ----

@@ -3,8 +3,13 @@
 `start`: which parked worker may begin now, and for which step is its work scheduled? `form`: do the waiting gradients
 form the next step, and with which weights? `refuse`: is an arriving gradient too late for any step? A strategy is a
 frozen dataclass of its settings. All state is in `Work`, which the next strategy takes over unchanged.
-`global_batch` examples form a step, however they are divided, so a step can combine leases of several sizes, also
+`global_batch` examples form a step, however they are divided, so a step can combine leases of several sizes, even
 during a switch.
+
+A strategy of this package may also declare, as class attributes (`registry.py` collects their names):
+
+- `in_rounds = True`: every worker of a round has the same share, so the global batch must divide among them.
+- `scheduled_ahead = True`: work may be scheduled for a later step than the next, so lag differs from staleness.
 """
 
 from __future__ import annotations

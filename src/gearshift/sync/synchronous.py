@@ -22,6 +22,7 @@ class Sync:
     global_batch: int
     batch: int
     name: ClassVar[str] = "sync"
+    in_rounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         at_least(1, global_batch=self.global_batch, batch=self.batch)

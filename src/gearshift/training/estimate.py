@@ -39,7 +39,7 @@ class Estimate:
     rows: int
     stores: tuple[int, ...]  # bytes of the rows of each store
     seconds: float
-    memory: int  # bytes that may be used
+    memory: int  # bytes: of the machine or container; with `tier`, of the rows in memory
     process: int = 0  # of `memory`, what the process needs besides rows
     tier: TierEstimate | None = None  # rows beyond `memory` go to disk
     examples_per_second: float = math.inf  # with all rows in memory
@@ -50,8 +50,8 @@ class Estimate:
 
     @property
     def room(self) -> float:
-        """Bytes that rows may take if all of them stay in memory."""
-        return FREE_SHARE * max(0, self.memory - self.process)
+        """Bytes of memory that rows may take: all of `memory` if the others go to disk."""
+        return self.memory if self.tier is not None else FREE_SHARE * max(0, self.memory - self.process)
 
     def text(self, training: Training) -> str:
         parts = training.learner.server.stores[0].parts if training.learner.server.stores else ()
@@ -61,9 +61,9 @@ class Estimate:
         examples, batch = training.total // training.plan.epochs, training.plan.global_batch
         few = f" One step a pass: global_batch {batch:,} is all of the {examples:,} examples."
         return (
-            f"Memory {count_text(self.rows)} embedding rows expected ({each}) = {size_text(self.row_bytes)} "
-            f"of {size_text(self.memory)}{self._tier_text(training)}. Estimated time {length}."
-            + (few if batch >= examples else "")
+            f"Memory {count_text(self.rows)} embedding rows expected ({each}), which need "
+            f"{size_text(self.row_bytes)}; there is room for {size_text(int(self.room))}"
+            f"{self._tier_text(training)}. Estimated time {length}." + (few if batch >= examples else "")
         )
 
     def _tier_text(self, training: Training) -> str:
@@ -227,8 +227,8 @@ def refuse_too_large(estimate: Estimate, training: Training, *, names_features: 
     )
     raise UserError(
         f"needs about {size_text(estimate.row_bytes)} for {count_text(estimate.rows)} embedding rows. They may take "
-        f"{size_text(int(estimate.room))} here: {FREE_SHARE:.0%} of the memory of {size_text(estimate.memory)} without "
-        f"{size_text(estimate.process)} for everything else. Options:\n"
+        f"{size_text(int(estimate.room))} here: {FREE_SHARE:.0%} of what is left of {size_text(estimate.memory)} of "
+        f"memory after {size_text(estimate.process)} for everything else. Options:\n"
         f"  memory={_proposed(estimate)}: rows that do not fit go to disk\n"
         f"{_admission_text(estimate, training) if names_features else ''}"
         f"  optimizer.embeddings.name=rowwise_adagrad: {size_text(smaller)}\n"
@@ -237,7 +237,7 @@ def refuse_too_large(estimate: Estimate, training: Training, *, names_features: 
 
 
 def _admission_text(estimate: Estimate, training: Training) -> str:
-    """`features[user_id].min_count=3: ids that occur less often get no row, 12.1 GB`, if that saves much."""
+    """`features[user_id].min_count=3: 12.1 GB; ids that occur less often get no row`, if that saves much."""
     worker, epochs, sample = training.learner.worker, training.plan.epochs, _sample(training)
     factor = training.total / epochs / max(1, sum(map(len, sample)))
     tables = [tables_of(group, sample, factor, epochs) for group in worker.groups]
@@ -245,7 +245,7 @@ def _admission_text(estimate: Estimate, training: Training) -> str:
     proposal = propose_admission(worker.schema, stores, epochs=epochs, room=estimate.room)
     if proposal is None:
         return ""
-    saved = f"ids that occur less often get no row, {size_text(proposal.row_bytes)}"
+    saved = f"{size_text(proposal.row_bytes)}; ids that occur less often get no row"
     return f"  {' '.join(proposal.settings)}: {saved}\n"
 
 

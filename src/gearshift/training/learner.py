@@ -286,7 +286,7 @@ def _widths(stores: list[list[Any]]) -> str:
 
 
 def _shared_columns(ours: tuple[RowPart, ...], theirs: list[list[Any]]) -> list[tuple[slice, slice]]:
-    """(our columns, their columns) of each part in both models; empty unless the embeddings match."""
+    """(our columns, their columns) of each part that both models have; empty unless the embeddings match."""
     places, begin = {}, 0
     for name, width in theirs:
         places[name, width] = slice(begin, begin + width)

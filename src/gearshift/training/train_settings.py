@@ -29,7 +29,7 @@ class RunLength(ComparedOnResume):
 
     global_batch: Count = setting(4096, "Examples per step, over all workers.", at_least=1, kept=True)
     epochs: Count = setting(1, "Passes over the training data.", at_least=1)
-    seed: Count = setting(1, "The same seed gives the same run, bit for bit.", at_least=0, kept=True)
+    seed: Count = setting(1, "In sync, the same seed gives the same run, bit for bit.", at_least=0, kept=True)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class TrainSection(ImprovementSettings, StepSettings, RunLength):
 
     eval_every: MaybeEvery = setting(
         Every(share=0.1),
-        "Validate after this share of the run (10%), a number of steps (500), or none: at the end.",
+        "Validate after this share of the run (10%), a number of steps (500), or none: only at the end.",
     )
     shuffle: Shuffle = setting(
         "auto", "auto: file order if the log has a time column and is read once, otherwise shuffled."

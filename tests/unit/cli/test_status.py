@@ -54,8 +54,8 @@ def test_a_healthy_run(
     out = capsys.readouterr().out
     assert re.search(r"state       running since \d\d:\d\d\n", out)
     assert "step        812, 1.0 s ago; 41,000 ex/s" in out
-    assert "checkpoint  42.0 s old; 1 failed saves" in out and "workers     2 missing" in out
-    assert "faults      1; restarts: shard 1; 30 steps repeated, 2.0 s lost" in out
+    assert "checkpoint  42.0 s old; failed saves: 1" in out and "workers     2 missing" in out
+    assert "faults      1; restarts: shard 1x; 30 steps repeated, 2.0 s lost" in out
     answer = json.loads(Path("status.json").read_text())
     assert (answer["health"], answer["state"], answer["seconds_since_step"]) == ("healthy", "running", 1.0)
     assert (answer["checkpoint_age"], answer["missing_workers"], answer["restarts"]) == (

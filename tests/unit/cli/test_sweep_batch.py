@@ -166,7 +166,7 @@ def test_in_python() -> None:
 def test_python_takes_what_the_command_takes() -> None:
     with pytest.raises(UserError, match="Did you mean `adam`"):
         gs.sweep_batch("clicks.yaml", optimizers="adm,lamb")
-    with pytest.raises(UserError, match="integer factors"):
+    with pytest.raises(UserError, match="whole multiples"):
         gs.sweep_batch("clicks.yaml", factors=[1.5])  # type: ignore[list-item]
 
 
@@ -283,14 +283,17 @@ def test_an_interrupt_leaves_what_is_done(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("--batches 1,two", "--batches has `two`; write factors of train.global_batch, such as 1,4,16,64"),
-        ("--batches 4,1", "increasing integer factors of train.global_batch"),
+        ("--batches 1,two", "--batches has `two`; write multiples of train.global_batch, such as 1,4,16,64"),
+        ("--batches 4,1", "increasing whole multiples of train.global_batch"),
         ("--out clicks.yaml", "--out clicks.yaml is a file; choose a folder"),
         ("--batches 1,100", "a batch of 12,800 (100x) exceeds the 2,000 training examples"),
         ("--optimizers adam:batch_rule=linear:base_batch=64", "remove base_batch"),
         ("--optimizers adm", "Did you mean `adam`"),
         ("--optimizers adam,adam", "must be distinct"),
-        ("--optimizers adam:row_clip", "`row_clip` is not a setting; write adam:row_clip=cowclip"),
+        (
+            "--optimizers adam:row_clip",
+            "`row_clip` is not a setting; write key=value, such as adam:row_clip=cowclip",
+        ),
         ("--optimizers adam:row_clip=cowclip:row_clip=cowclip", "`row_clip` is set twice"),
         ("--optimizers adam:beta9=1", "unknown key `beta9` in optimizer"),
         ("--seeds 0", "seeds is 0; it must be at least 1"),
@@ -300,9 +303,9 @@ def test_an_interrupt_leaves_what_is_done(
         ("--optimizers vr_adam train.global_batch=100", "does not divide among 1 worker x micro_batches 8"),
         (
             "--optimizers vr_adam train.micro_batches=4",
-            "vr_adam would have no effect at global batch 128: its min_gradients is 8, but a step of sync has 4",
+            "vr_adam would have no effect at global batch 128: its min_gradients is 8, but a step of sync has only 4",
         ),
-        ("--optimizers vr_adam strategy=async", "but a step of async has 1"),
+        ("--optimizers vr_adam strategy=async", "but a step of async has only 1"),
         (
             "--optimizers adam:row_trust=row_wise",
             "row_trust `row_wise` applies the trust of a vr_* rule to rows",

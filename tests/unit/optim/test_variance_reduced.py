@@ -112,7 +112,7 @@ def test_settings_go_where_they_belong() -> None:
     for params, sentence in [
         ({"floors": 1}, "unknown parameter of optimizer vr_adam: `floors`. Did you mean `floor`?"),
         ({"layout": LAYOUT}, "unknown parameter of optimizer vr_adam: `layout`"),
-        ({"beta3": 1.0}, "from 0 to below 1, not 1.0"),
+        ({"beta3": 1.0}, "at least 0 and below 1, not 1.0"),
     ]:
         with pytest.raises(UserError) as error:
             optim.build("vr_adam", **params)

@@ -13,6 +13,7 @@ from gearshift.errors import UserError
 from gearshift.sync.asynchronous import Async
 from gearshift.sync.registry import (
     IN_ROUNDS,
+    SCHEDULED_AHEAD,
     STRATEGIES,
     local_batch,
     make_strategy,
@@ -38,6 +39,11 @@ class Choosy(Own):
 
 class NotOne:
     name = "not one"
+
+
+def test_strategies_declare_their_traits_themselves():
+    assert set(IN_ROUNDS) == {"sync", "backup_workers"}
+    assert set(SCHEDULED_AHEAD) == {"gba", "buffered_async"}
 
 
 class TestMakeStrategy:

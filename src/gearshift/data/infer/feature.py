@@ -113,14 +113,16 @@ def _why_no_number(profile: Profile) -> str | None:
     if not words or _share(profile, words) > 1 - MOSTLY_NUMBERS:
         return _why_no_amount(profile) or _why_words(profile, words)
     i, text = next((i, text) for i, text in enumerate(profile.texts()) if text in words)
-    place, more = profile.place(i), f" and {len(words) - 1:,} more words" if len(words) > 1 else ""
-    null = ", or list it in data.csv.null as missing" if isinstance(profile.column, TextColumn) else ""
+    place, others = profile.place(i), len(words) - 1
+    more = f" and {others:,} more word{'s' * (others > 1)}" if others else ""
+    them, these = ("them", "these values") if more else ("it", "this value")
+    null = f", or list {them} in data.csv.null as missing" if isinstance(profile.column, TextColumn) else ""
     where = f"{place.unit} {place.number:,}"
-    return f"numbers except {str(text)[:20]!r} in {where}{more}; to make it numeric, correct it{null}"
+    return f"numbers except {str(text)[:20]!r} in {where}{more}; to make the column numeric, correct {these}{null}"
 
 
 def _why_unread(profile: Profile, words: set[str]) -> str | None:
-    """180'700, (8.47): numbers formatted for human readers, among machine-readable ones."""
+    """Why numbers such as 180'700 or (8.47), formatted for human readers, were not read; None if there are none."""
     forms = {
         value: form
         for value in words
@@ -135,8 +137,8 @@ def _why_unread(profile: Profile, words: set[str]) -> str | None:
     shown = next(value for value in profile.values if value in forms)
     _, how, instead = forms[shown]
     return (
-        f"most values look like numbers, but {shown[:20]!r} has {how} and cannot be read; to make it "
-        f"numeric, write it {instead}"
+        f"most values look like numbers, but {shown[:20]!r} has {how} and cannot be read; to make "
+        f"the column numeric, write such values {instead}"
     )
 
 
@@ -148,9 +150,7 @@ def _why_words(profile: Profile, words: set[str]) -> str | None:
         return None
     shown = ", ".join(repr(value[:20]) for value in profile.values if value in words)
     null = "list them in data.csv.null" if isinstance(profile.column, TextColumn) else "leave them empty"
-    return (
-        f"most values are numbers, the others are {shown}; if these mean missing, {null} to make it numeric"
-    )
+    return f"most values are numbers, the others are {shown}; if these mean missing, {null} to make the column numeric"
 
 
 def _why_no_amount(profile: Profile) -> str | None:

@@ -130,7 +130,7 @@ def _found_time(profile: Profile, times: SampleTimes) -> FoundTime:
         why += f"; {len(times.odd):,} before 1990 or after 2100"
         warnings.append(
             f"{_odd(profile, times)}: training uses these times as they are, so a split by a duration (valid: 1d) "
-            "may contain nothing else; fix the data, or remove these examples"
+            "may hold out only these examples; fix the data, or remove these examples"
         )
     if _is_ambiguous(profile):
         warnings.append(

@@ -106,7 +106,7 @@ class WorkerLeases:
         self._ask(worker)
 
     def _hold_for_group(self, report: HeldReport) -> None:
-        """Gradients of a group count together; those of a broken group are computed again."""
+        """The gradients of an all-reduce group count together; those of a broken group are computed again."""
         if not self._groups.expects(report.worker, report.done.group, report.done.lease):
             self._ask(report.worker)
         elif whole := self._groups.hold(report):

@@ -55,7 +55,7 @@ class ClusterSettings(ConnectionSettings, Resources):
     """Where a run's processes are placed, and how they communicate."""
 
     spread: bool = setting(False, "Spread processes over many machines instead of few.")
-    threads: Count = setting(1, "CPU threads of a worker and of a shard.", at_least=1)
+    threads: Count = setting(1, "CPU threads per worker and per shard.", at_least=1)
 
     def transport(self, wire: Wire) -> Transport:
         """Checks which settings may be used with this wire."""

@@ -99,7 +99,8 @@ class SharedFolder:
         return fenced and owner is not None and owner.session == self.token
 
     def keep_lease(self, name: str) -> None:
-        """Keeps the lease while this process lives: no other run can claim it while the coordinator restarts."""
+        """Keeps the lease while this process lives: no other session can take over the run while the
+        coordinator restarts."""
         if self.token:
             _until_written(lambda: ownership.LeaseKeeper(self.path, self.token, name))
 

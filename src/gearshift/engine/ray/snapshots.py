@@ -50,7 +50,7 @@ class ShardSnapshot:
     """A shard's part at the time of the cut; the shard keeps working."""
 
     shard: int
-    dense: dict[str, Tensor]  # flat, optimizer/..., statistics/..., and velocity under bmuf
+    dense: dict[str, Tensor]  # keys: flat, optimizer/..., statistics/..., and velocity under bmuf
     rows: tuple[StoreSnapshot, ...]
     sizes: tuple[Size, ...]  # of the stores
 

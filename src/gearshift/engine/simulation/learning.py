@@ -1,8 +1,8 @@
-"""Real gradients in virtual time: trains on one machine what a simulated cluster would have learned.
+"""Real gradients in virtual time: learns on one machine what a simulated cluster would have learned.
 
 The simulator decides when each worker pulls, when its gradient arrives and whether it is applied. Here the gradient is
 computed at the time of the pull, on the parameters at that time, kept until its step, and then applied. So staleness
-has its true effect without any waiting. Every example is measured once, before it is trained on.
+has its true effect without any waiting. Every example is scored once, before it is trained on.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class ReplicaMembers:
         self._steps_before: dict[int, int] = {}  # the last exchange, by replica
 
     def __contains__(self, replica: int) -> bool:
-        """Whether its exchanges continue."""
+        """Whether this replica still exchanges."""
         return replica in self.workers and not self.over
 
     def __len__(self) -> int:

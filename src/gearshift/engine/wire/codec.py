@@ -29,14 +29,15 @@ from gearshift.engine.wire.limits import Limits, WireError
 from gearshift.engine.wire.message_layout import MessageLayout
 
 KNOCK = 0  # a message without content: tells the listener that a peer has connected and can be answered
-FIRST = {"coordinator": 1, "worker": 16, "shard": 32, "relay": 48}  # kind, by receiver
+# the number of the first kind of message, by receiver
+FIRST = {"coordinator": 1, "worker": 16, "shard": 32, "relay": 48}
 ENCODER = msgspec.msgpack.Encoder()
 
 
 @dataclass(frozen=True)
 class MessageKind:
     number: int
-    to: str  # role
+    to: str  # the role of the receiver
     layout: MessageLayout
     decoder: msgspec.msgpack.Decoder[Any]
 
@@ -63,7 +64,7 @@ assert len(BY_NUMBER) == len(KINDS), "two kinds of message have one number"
 
 @cache
 def most_frames(limits: Limits) -> int:
-    """The fields that every message has."""
+    """The largest number of frames that a message can have."""
     return max(1 + kind.layout.frames(limits) for kind in KINDS)
 
 

@@ -42,14 +42,14 @@ class RuleOptimizer(torch.optim.Optimizer):
         settings = self.defaults | param_group
         for name in ("lr", "weight_decay", "eps", "eta"):
             self._check(name, settings.get(name, 0.0), math.inf, "0 or more")
-        self._check("momentum", settings.get("momentum", 0.0), 1.0, "from 0 to below 1")
+        self._check("momentum", settings.get("momentum", 0.0), 1.0, "at least 0 and below 1")
         betas = settings.get("betas", (0.0, 0.0))
         if not isinstance(betas, Sequence) or len(betas) != 2:
             raise UserError(
                 f"{type(self).__name__}: betas must be two numbers, such as (0.9, 0.999), not {betas!r}"
             )
         for value in betas:
-            self._check("betas", value, 1.0, "from 0 to below 1")
+            self._check("betas", value, 1.0, "at least 0 and below 1")
         self.rule(settings)  # checks what only the rule knows
         super().add_param_group(param_group)
         if any(p.is_complex() for p in self.param_groups[-1]["params"]):

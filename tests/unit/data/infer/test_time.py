@@ -96,9 +96,12 @@ def test_user_is_the_group_rather_than_its_other_spelling() -> None:
     [
         (
             ["1.5", "2.5", "oops", *(str(i / 7) for i in range(97))],
-            "numbers except 'oops' in line 4; to make it numeric",
+            "numbers except 'oops' in line 4; to make the column numeric, correct this value",
         ),
-        (["a", "b", *(str(i) for i in range(98))], "numbers except 'a' in line 2 and 1 more words"),
+        (
+            ["a", "b", *(str(i) for i in range(98))],
+            "numbers except 'a' in line 2 and 1 more word; to make the column numeric, correct these values",
+        ),
         ([f"{i:04d}" for i in range(100)], "has a leading zero: identifiers, not amounts"),
         ([f"{i}.5 kg" for i in range(100)], "numbers with a unit, like '0.5 kg', cannot be read"),
         ([f"k{i}" for i in range(100)], None),
@@ -137,7 +140,7 @@ def amounts(form: str) -> list[str]:
     [
         (
             "'",
-            "has an apostrophe between thousands and cannot be read; to make it numeric, write it",
+            "has an apostrophe between thousands and cannot be read; to make the column numeric, write such values",
         ),
         ("\u2019", "has an apostrophe between thousands"),
         ("\u202f", "has a space between thousands and cannot be read"),
@@ -146,7 +149,7 @@ def amounts(form: str) -> list[str]:
         ("()", "has parentheses instead of a minus and cannot be read"),
         ("behind", "has the minus after the number"),
         ("%", "cannot be read as a number; write "),
-        ("words", "; if these mean missing, list them in data.csv.null to make it numeric"),
+        ("words", "; if these mean missing, list them in data.csv.null to make the column numeric"),
     ],
 )
 @pytest.mark.parametrize("size", [700, 3000])

@@ -342,8 +342,8 @@ def test_non_contiguous_parameters_equal_contiguous_ones(kind: Make) -> None:
         ({"lr": float("inf")}, "lr must be 0 or more, not inf"),
         ({"lr": float("nan")}, "lr must be 0 or more, not nan"),
         ({"weight_decay": -1.0}, "weight_decay must be 0 or more"),
-        ({"betas": (1.0, 0.9)}, "betas must be from 0 to below 1, not 1.0"),
-        ({"momentum": 1.5}, "momentum must be from 0 to below 1"),
+        ({"betas": (1.0, 0.9)}, "betas must be at least 0 and below 1, not 1.0"),
+        ({"momentum": 1.5}, "momentum must be at least 0 and below 1"),
         ({"floor": 2.0}, "from 0 to 1, not 2.0"),
     ],
 )

@@ -231,7 +231,7 @@ class CoordinatorActor:
         return answer | {"header": run.header, "figures": supervisor.figures()}
 
     def ask(self, method: str, *arguments: Any, **settings: Any) -> Any:
-        """switch, resize, stop, checkpoint."""
+        """Calls a method of the run: switch, resize, stop or checkpoint."""
         if self._run is None and method == "stop":
             self._stop_requested = True
             return None

@@ -85,7 +85,9 @@ class MachineWatch:
     def look(self) -> None:
         """Checks which machines Ray is draining: by `ray drain-node`, or an autoscaler with spot machines."""
         supervisor, draining = self._supervisor, draining_machines()
-        if supervisor.listener is not self._listener:  # the new listener knows none of them yet
+        if (
+            supervisor.listener is not self._listener
+        ):  # a new listener has not been told of any draining machine
             self._listener, self._leaving = supervisor.listener, set()
         for machine in draining - self._leaving:
             members = self._members_on(machine)
