@@ -34,8 +34,9 @@ from gearshift.engine.protocol.worker import WorkerRole
 from gearshift.engine.protocol.worker_leases import WorkerLeases
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Order, Shard
+from gearshift.sync.flight import Flight
 from gearshift.sync.strategy import Strategy
-from gearshift.sync.work import Flight, Work
+from gearshift.sync.work import Work
 from tests.protocol import simulator
 from tests.protocol.simulator import Simulation, violation
 from tests.protocol.world import Account, Disk, restored

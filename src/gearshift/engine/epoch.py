@@ -9,7 +9,8 @@ A batch, from lease to applied step:
 4. `Apply` names the gradients that form the next step, with their weights. The shards are ordered to apply it.
 5. When all shards have done so, the host counts the leases of the step (`ended`) and inspects it (`stepped`): this is
    where evaluations, checkpoints and switches happen, exactly between two steps.
-6. `Discard` ends a lease without a step; `Reissue` returns the examples of a lost worker, to be leased again.
+6. `Discard` ends a lease without a step; `Reissue` returns the examples of a lost worker, to be leased again;
+   `Duplicate` ends a lease whose examples another worker has computed too.
 
 Orders are carried out one after the other: the next order is given when all shards have carried out the last one and
 the host has inspected the step. All calls come from one thread. No tensors here: the report that a worker sends with
@@ -33,6 +34,7 @@ from gearshift.sync.events import (
     Begin,
     DataExhausted,
     Discard,
+    Duplicate,
     Event,
     Exchange,
     ExchangeDone,
@@ -43,6 +45,7 @@ from gearshift.sync.events import (
     Reissue,
     Supplied,
     SwitchRequested,
+    TimePassed,
     WorkerJoined,
     WorkerLost,
     WorkRequested,
@@ -72,6 +75,9 @@ class Host(Protocol[R]):
 
     def ended(self, leases: Sequence[Ended[R]]) -> None:
         """These leases have ended; called before the step that they formed is announced."""
+
+    def duplicated(self, examples: int) -> None:
+        """A worker has begun a lease of so many examples that was not needed, because another has the same."""
 
     def stepped(self) -> bool:
         """Called after every step. Returning False stops the engine here."""
@@ -106,7 +112,9 @@ class Epoch(Generic[R]):
         self.leases = OpenLeases[R](coordinator.work.supply)
         self.stopped = False
         self.step = coordinator.work.step  # carried out by all shards
-        self._decided: deque[Apply | Discard | Reissue | Exchange] = deque()  # actions not carried out yet
+        self._decided: deque[Apply | Discard | Reissue | Duplicate | Exchange] = (
+            deque()
+        )  # actions not carried out yet
         self._under_way: Apply | None = None
         self._clock, self._began = now, now()
 
@@ -152,6 +160,18 @@ class Epoch(Generic[R]):
     def lost(self, worker: int, reason: str) -> None:
         self._handle(WorkerLost(worker, reason, self._now()))
 
+    @property
+    def wakes_in(self) -> float | None:
+        """The seconds after which `time_passed` may have a consequence; None: never, unless something happens."""
+        at = self.coordinator.wakes_at
+        return None if at is None else at - self._now()
+
+    def time_passed(self) -> None:
+        """Lets idle workers begin what only time allows. Other calls have no effect, and are not logged."""
+        waiting = self.wakes_in
+        if waiting is not None and waiting <= 0:
+            self._handle(TimePassed(self._now()))
+
     def switch(self, strategy: str, settings: dict[str, Any], reason: str) -> None:
         self._handle(SwitchRequested(strategy, settings, reason, self._now()))
 
@@ -169,7 +189,7 @@ class Epoch(Generic[R]):
     # Carrying out decisions
 
     def _now(self) -> float:
-        return self._clock() - self._began
+        return round(self._clock() - self._began, 5)  # as the log has it, so that a replay decides the same
 
     def _handle(self, event: Event) -> None:
         actions = decide(self.coordinator, event)
@@ -194,6 +214,10 @@ class Epoch(Generic[R]):
                     self._announce(action)
                 case Discard(number, reason) if number in self.leases:
                     self.host.ended([self.leases.end(Part(number, 0.0, reason))])
+                    self.shards.carry_out(Drop(number), self.leases.first_open)
+                case Duplicate(number):
+                    self.host.duplicated(self.leases.examples(number))
+                    self.leases.give_back(number)
                     self.shards.carry_out(Drop(number), self.leases.first_open)
                 case Exchange(number):
                     if cast(ReplicaHost, self.host).meet(number):

@@ -60,6 +60,7 @@ def report(
         "applied": progress.applied,
         "discarded": sum(progress.discarded.values()),
         "discarded_by_reason": progress.discarded,
+        "duplicated_examples": progress.duplicated,
         "examples_by_worker": progress.examples_by_worker,
         "discarded_examples_by_worker": progress.lost_by_worker,
         "injected": _injected(training),

@@ -27,8 +27,9 @@ from gearshift.sync.exchange import (
     exchange_of,
     trigger_of,
 )
+from gearshift.sync.flight import Flight
 from gearshift.sync.strategy import Start, Step, Strategy, earliest, first_parked, whole
-from gearshift.sync.work import Flight, Work
+from gearshift.sync.work import Work
 
 EXCHANGE = Meaning(
     "background, or in the training loop, after {every: 5} batches of each worker or {every: 2s}."

@@ -58,6 +58,9 @@ class EpochHost(ABC):
         self.observer.happened(event, actions)
         self.training.requests.observe(event, actions)
 
+    def duplicated(self, examples: int) -> None:
+        self.training.progress.duplicated += examples
+
     def stepped(self) -> bool:
         training, progress, every = self.training, self.training.progress, self.training.plan.evaluation.every
         self.clock.count()

@@ -50,6 +50,7 @@ class Forming:
 
     parts: tuple
     name = "forming"
+    global_batch = 1
 
     def start(self, work):
         return None
@@ -332,7 +333,7 @@ def test_the_state_tells_settings_apart():
 
 
 def test_what_is_no_event_is_our_mistake():
-    with pytest.raises(AssertionError):
+    with pytest.raises(AttributeError):
         world("gba", 1).coordinator.handle("hello")
 
 

@@ -51,7 +51,7 @@ class TestMakeStrategy:
     @pytest.mark.parametrize(
         ("name", "settings", "sentence"),
         [
-            ("gbaa", {}, "unknown strategy `gbaa`. Did you mean gba? (sync, async, "),
+            ("gbaa", {}, "unknown strategy `gbaa`. Did you mean gba? (sync, balanced, "),
             ("zzz", {}, "unknown strategy `zzz`. (sync, "),
             ("gba", {**SIZES, "lag": 1}, "strategy gba has no setting `lag`: it has max_lag, decay, divisor"),
             ("sync", {**SIZES, "lag": 1}, "strategy sync has no setting `lag`: it has none"),

@@ -254,7 +254,7 @@ class RelayRunner(NeverWoken):
         return self.role.figures()
 
 
-class CoordinatorRunner(NeverWoken):
+class CoordinatorRunner:
     """After the end of the work the loop continues until no worker sends requests, so that all of them are notified."""
 
     def __init__(self, role: CoordinatorRole, interval: float) -> None:
@@ -268,6 +268,13 @@ class CoordinatorRunner(NeverWoken):
 
     def tick(self) -> None:
         self.role.tick(self._now())
+
+    def wake_at(self) -> float:
+        wakes_in = self.role.wakes_in(self._now())
+        return inf if wakes_in is None else self._awake + wakes_in
+
+    def wake(self) -> None:
+        self.role.time_passed(self._now())
 
     def _now(self) -> float:
         """Time in which this process received nothing (frozen, or in a long evaluation) does not count."""
