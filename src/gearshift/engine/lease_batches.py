@@ -141,7 +141,7 @@ def examples_at_once(strategy: Strategy) -> int:
 
 def supply_hungry(epoch: Epoch[LocalPush], batches: LeaseBatches) -> None:
     """Supplies batches while workers wait for one, and notifies the epoch when there are no more."""
-    while epoch.hungry:
+    while epoch.coordinator.hungry:
         block = batches.next_block()
         strategy = epoch.coordinator.strategy
         if block is None:

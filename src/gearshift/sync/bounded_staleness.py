@@ -30,10 +30,10 @@ class BoundedStaleness:
         at_least(0, bound=self.bound)
 
     def start(self, work: Work) -> Start | None:
-        behind = min(work.parked_at)
+        behind = min(work.pace.parked_at)
         if behind - work.pace.slowest > self.bound:
             return None
-        return Start(next(iter(work.parked_at[behind])), work.step)
+        return Start(next(iter(work.pace.parked_at[behind])), work.step)
 
     def form(self, work: Work) -> Step | None:
         return whole(work, earliest(work, 1)) if work.waiting else None

@@ -58,6 +58,12 @@ class Coordinator:
         return actions
 
     @property
+    def hungry(self) -> bool:
+        """Whether a worker waits for work and no examples are supplied."""
+        work = self.work
+        return bool(work.parked) and not work.supply and not work.exhausted
+
+    @property
     def wakes_at(self) -> float | None:
         """When `TimePassed` may have a consequence although nothing else happens; None: never."""
         strategy, work = self.strategy, self.work
@@ -124,7 +130,7 @@ class Coordinator:
         if lease in work.copies.by_original:
             yield self._end_copy(lease, "another worker has computed its examples")
         work.arrive(lease, version)
-        work.advance(worker)
+        work.pace.advance(worker)
 
     def _note_speed(self, flight: Flight) -> None:
         work = self.work
@@ -133,7 +139,7 @@ class Coordinator:
 
     def _discard(self, worker: int, lease: int, reason: str) -> Discard | Duplicate:
         """The gradient counts as delivered, so that a worker with unusable gradients does not hold others back."""
-        self.work.advance(worker)
+        self.work.pace.advance(worker)
         if (end := self._leave_to_copy(lease, reason)) is not None:
             return end
         self.work.land(lease)

@@ -64,10 +64,10 @@ class Replicated(ABC):
             return Start(first_parked(work), work.step)
         trigger = choices.trigger
         if isinstance(trigger, EverySteps):
-            behind = min(work.parked_at)
+            behind = min(work.pace.parked_at)
             if behind >= trigger.boundary(work.merges.count):
                 return None  # it has made its steps; the others have not
-            return Start(next(iter(work.parked_at[behind])), work.step)
+            return Start(next(iter(work.pace.parked_at[behind])), work.step)
         return None if _time_is_up(trigger, work) else Start(first_parked(work), work.step)
 
     def form(self, work: Work) -> Step | None:

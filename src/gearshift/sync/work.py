@@ -8,7 +8,7 @@ operation except a switch takes constant time, however many workers there are.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from gearshift.sync.copies import Copies
@@ -66,11 +66,15 @@ class Supply:
 
 
 class Pace:
-    """The number of gradients that each worker has delivered since the last switch, and the minimum."""
+    """The number of gradients that each worker has delivered since the last switch, and the minimum.
+
+    Workers that wait for work are also listed here, by this number.
+    """
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.slowest = 0
+        self.parked_at: dict[int, dict[int, None]] = {}  # in the order of their requests
         self._workers_at: Counter[int] = Counter()
 
     def join(self, worker: int) -> None:
@@ -82,18 +86,36 @@ class Pace:
         self._drop(self.counts.pop(worker))
         self._find_slowest()
 
-    def advance(self, worker: int) -> None:
+    def park(self, worker: int) -> None:
+        self.parked_at.setdefault(self.counts[worker], OrderedDict())[worker] = None
+
+    def unpark(self, worker: int) -> None:
         count = self.counts[worker]
+        del self.parked_at[count][worker]
+        if not self.parked_at[count]:
+            del self.parked_at[count]
+
+    def advance(self, worker: int) -> None:
+        """The worker has ended one more lease. If it already waits for work, it keeps its place."""
+        count = self.counts[worker]
+        waits = worker in self.parked_at.get(count, ())
+        if waits:
+            self.unpark(worker)
         self.counts[worker] = count + 1
         self._workers_at[count + 1] += 1
         self._drop(count)
         self._find_slowest()
+        if waits:
+            self.park(worker)
 
-    def restart(self) -> None:
+    def restart(self, parked: Iterable[int]) -> None:
         """Reset all counts: past deliveries no longer hold anyone back."""
         self.slowest = 0
         self.counts = dict.fromkeys(self.counts, 0)
         self._workers_at = Counter(self.counts.values())
+        self.parked_at.clear()
+        for worker in parked:
+            self.park(worker)
 
     def _drop(self, count: int) -> None:
         self._workers_at[count] -= 1
@@ -132,7 +154,6 @@ class Work:
         self.pace = Pace()
         # OrderedDict pops its first item in constant time; a dict walks over deleted entries.
         self.parked: dict[int, None] = OrderedDict()  # in the order of their requests
-        self.parked_at: dict[int, dict[int, None]] = {}  # the same, by gradients delivered
         self.flying: dict[int, Flight] = {}  # by lease
         self.flights_of: dict[int, set[int]] = {}  # leases by worker
         self.waiting: dict[int, Flight] = {}  # by lease, in arrival order
@@ -173,8 +194,7 @@ class Work:
         for under_way in (self.flying, self.waiting, self.copies.by_original):
             for lease, flight in under_way.items():
                 under_way[lease] = replace(flight, token=max(flight.token, self.step))
-        self.pace.restart()
-        self.parked_at = {0: OrderedDict(self.parked)} if self.parked else {}
+        self.pace.restart(self.parked)
         self.supply.recut(batch)
 
     def join(self, worker: int) -> None:
@@ -183,8 +203,9 @@ class Work:
         self.flights_of[worker] = set()
 
     def park(self, worker: int) -> None:
-        self.parked[worker] = None
-        self._queue(worker)
+        if worker not in self.parked:
+            self.parked[worker] = None
+            self.pace.park(worker)
 
     def begin(self, worker: int, token: int, most: int = 0) -> Flight:
         self.unpark(worker)
@@ -232,24 +253,7 @@ class Work:
         """The worker no longer waits for work, if it did."""
         if worker in self.parked:
             del self.parked[worker]
-            self._unqueue(worker)
-
-    def _queue(self, worker: int) -> None:
-        self.parked_at.setdefault(self.pace.counts[worker], OrderedDict())[worker] = None
-
-    def _unqueue(self, worker: int) -> None:
-        count = self.pace.counts[worker]
-        del self.parked_at[count][worker]
-        if not self.parked_at[count]:
-            del self.parked_at[count]
-
-    def advance(self, worker: int) -> None:
-        """The worker has ended one more lease. If it already waits for work, it keeps its place."""
-        if worker in self.parked:
-            self._unqueue(worker)
-        self.pace.advance(worker)
-        if worker in self.parked:
-            self._queue(worker)
+            self.pace.unpark(worker)
 
     def flight(self, lease: int) -> Flight:
         """Of an open lease, which may be a copy."""

@@ -161,8 +161,8 @@ def check_books(coordinator: Coordinator) -> None:
         assert (of.first, of.count) == (copy.lease.first, copy.lease.count)
     counts = work.pace.counts
     assert not counts or work.pace.slowest == min(counts.values())
-    assert {w: c for c, at in work.parked_at.items() for w in at} == {w: counts[w] for w in work.parked}
-    assert all(work.parked_at.values())
+    assert {w: c for c, at in work.pace.parked_at.items() for w in at} == {w: counts[w] for w in work.parked}
+    assert all(work.pace.parked_at.values())
     if strategy.name in ("async", "bounded_staleness"):
         assert not waiting
     if strategy.name == "bounded_staleness":

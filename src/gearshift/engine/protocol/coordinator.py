@@ -211,22 +211,6 @@ class CoordinatorRole:
             self.epoch.time_passed()
             self.proceed()
 
-    def figures(self) -> dict[str, float]:
-        """The members that are present, and what is in progress. May be called from any thread."""
-        figures: dict[str, float] = {
-            "workers": len(self.sessions),
-            "orders_open": 0,
-            "incarnation": self.incarnation,
-            "ring_rounds": self.all_reduce_groups.rounds - self.all_reduce_groups.relayed_rounds,
-            "relayed_rounds": self.all_reduce_groups.relayed_rounds,
-            "rings_broken": self.all_reduce_groups.broken,
-        }
-        if (running := self.running) is not None:
-            work = running.passes.epoch.coordinator.work
-            figures["orders_open"] = len(running.orders.open)
-            figures |= {"leases_open": len(work.flying), "gradients_waiting": len(work.waiting)}
-        return figures
-
     # ---- requests of the host ----
 
     def stop(self) -> None:

@@ -20,6 +20,7 @@ from math import inf
 from typing import Any, Protocol
 
 from gearshift.engine.protocol.coordinator import CoordinatorRole
+from gearshift.engine.protocol.coordinator_figures import coordinator_figures
 from gearshift.engine.protocol.messages import COORDINATOR, Message
 from gearshift.engine.protocol.relay import RelayRole
 from gearshift.engine.protocol.shard import ShardRole
@@ -296,7 +297,7 @@ class CoordinatorRunner:
         return False
 
     def figures(self) -> dict[str, float]:
-        return self.role.figures()
+        return coordinator_figures(self.role)
 
 
 class WorkerRunner:
