@@ -13,19 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 from typing import ClassVar
 
 from gearshift.settings.declaration import setting
 from gearshift.settings.units import Count
 from gearshift.sync.checks import at_least
 from gearshift.sync.flight import Flight
-from gearshift.sync.strategy import Copy, Start, Step
+from gearshift.sync.strategy import Copy, Start, Step, first_parked
 from gearshift.sync.synchronous import Sync
 from gearshift.sync.work import Work
 
-PATIENCE = 0.5
-MUCH_FASTER = 1.25
-SMALLEST_SHARE = 16
+PATIENCE = 0.5  # a copy waits until the lease is late by this share of the time that the copy takes
+MUCH_FASTER = 1.25  # or begins at once, if the lease is expected to take this many times as long from now
+SMALLEST_SHARE = 16  # the smallest lease is the mean share divided by this, but not below what a lease costs
 CAUTION = 2.0  # the share that is given out at first is 1 / (1 + CAUTION x error of predicted times)
 
 
@@ -34,7 +35,9 @@ class Balanced:
     global_batch: int
     batch: int  # the mean share of a worker
     smallest: Count | None = setting(
-        None, "Examples of the smallest lease; a sixteenth of a worker's share if not set.", at_least=1
+        None,
+        "Examples of the smallest lease. Not set: a sixteenth of a worker's share, or more if leases are costly.",
+        at_least=1,
     )
     name: ClassVar[str] = "balanced"
     cuts: ClassVar[bool] = True
@@ -48,20 +51,26 @@ class Balanced:
         room = self._room(work)
         if room <= 0:
             return None  # all examples of the round are leased
-        worker = next(iter(work.parked))
-        smallest = self.smallest or max(1, self.batch // SMALLEST_SHARE)
-        size = max(smallest, self._share(work, worker, room))
+        worker = first_parked(work)
+        smallest = self.smallest or ceil(max(self.batch / SMALLEST_SHARE, work.speeds.overhead))
+        size = max(smallest, self._size(work, worker, room, smallest))
         return Start(worker, work.step, room if room < size + smallest else size)
 
-    def _share(self, work: Work, worker: int, room: int) -> int:
-        """What the worker computes by the end of the round, if all compute until then; less if that is uncertain."""
+    def _size(self, work: Work, worker: int, room: int, smallest: int) -> int:
+        """The worker's share. If times are uncertain, a part stays for later that is at least a smallest lease."""
+        share = self._share(work, worker, room)
+        certain = share / (1 + CAUTION * work.speeds.error)
+        return ceil(share if share - certain < smallest else certain)
+
+    def _share(self, work: Work, worker: int, room: int) -> float:
+        """The examples that the worker is expected to compute by the end of the round, if all compute until then."""
         speeds = work.speeds
         rate = speeds.of(worker)
         if rate is None:
-            return 0
+            return 0.0
         ends, all_rates = self._end_of_round(work)
         left = max(ends - work.at, room / max(rate, all_rates))
-        return min(room, int((rate * left - speeds.overhead) / (1 + CAUTION * speeds.error)))
+        return min(room, rate * left - speeds.overhead)
 
     def _end_of_round(self, work: Work) -> tuple[float, float]:
         """When the round should end, and the examples per second until then.
@@ -110,7 +119,7 @@ class Balanced:
 
     def _copier(self, work: Work) -> int | None:
         """The fastest idle worker, if there is nothing else to do."""
-        if not work.parked or work.speeds.of_all is None:
+        if work.speeds.of_all is None:
             return None
         if self._room(work) > 0 and (work.supply or not work.exhausted):
             return None

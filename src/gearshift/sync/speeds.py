@@ -8,12 +8,14 @@ coordinator sees it, so a log of events gives the same speeds. Newer leases coun
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp
+from math import exp, inf
 
 MEMORY = 3.0  # rounds after which a time counts a third
 OVERHEAD_MEMORY = 10.0  # the same, for what a lease costs besides its examples
 WORST = 3.0  # a time that is further off than this many predicted times counts as this far
+SLOWEST = 30.0  # a time counts as at most this many predicted times: all may have been suspended for a night
 LEAST_SLOPE = 0.5  # of time by examples: a lease costs at most as much again as its examples
+UNLIKE = 0.1  # sizes of leases that differ by this share tell what a lease costs besides its examples
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,7 @@ class Speeds:
         self._examples_per_second, self._leases_per_second = 0.0, 0.0  # sums over workers
 
     def join(self, worker: int) -> None:
-        if worker not in self._past:
-            self._unknown.add(worker)
+        self._unknown.add(worker)
 
     def leave(self, worker: int) -> None:
         self._forget(worker)
@@ -50,10 +51,11 @@ class Speeds:
         """The worker has computed this many examples."""
         if seconds <= 0 or not (worker in self._past or worker in self._unknown):
             return
-        all_rates = self.of_all
-        rounds = min(1.0, seconds * all_rates / global_batch) if all_rates else 1.0
-        if worker in self._past:
-            self._learn(worker, examples, seconds, rounds)
+        expected, all_rates = self.seconds(worker, examples), self.of_all or inf
+        seconds = min(seconds, SLOWEST * expected) if expected else seconds
+        rounds = min(1.0, max(seconds * all_rates, examples) / global_batch)
+        if expected and worker in self._past:
+            self._learn(worker, examples, seconds / expected, rounds)
         past = self._forget(worker)
         self._unknown.discard(worker)
         self._past[worker] = past = past.and_one(examples, seconds, exp(-rounds / MEMORY))
@@ -68,21 +70,23 @@ class Speeds:
         self._leases_per_second -= past.leases / past.seconds
         return past
 
-    def _learn(self, worker: int, examples: int, seconds: float, rounds: float) -> None:
-        """From the difference between the time of a lease and what the earlier ones of its worker predict."""
-        expected, share = self.seconds(worker, examples), rounds / len(self._past)
-        assert expected is not None
+    def _learn(self, worker: int, examples: int, ratio: float, rounds: float) -> None:
+        """From a lease that took `ratio` times as long as the earlier ones of its worker predict."""
+        share = rounds / len(self._past)
         fade = exp(-share / MEMORY)
-        self._errors = fade * self._errors + rounds * min(abs(seconds / expected - 1), WORST)
+        self._errors = fade * self._errors + rounds * min(abs(ratio - 1), WORST)
         self._weight = fade * self._weight + rounds
         past, fade = self._past[worker], exp(-share / OVERHEAD_MEMORY)
         size = past.examples / past.leases
-        longer = min(seconds * past.examples / past.seconds - size, WORST * size)  # in examples
+        as_many = (
+            ratio * (examples + self.overhead) * size / (size + self.overhead)
+        )  # examples in the same time
+        longer = min(as_many - size, WORST * size)
         self._sizes = fade * self._sizes + (examples - size) ** 2
         self._slopes = fade * self._slopes + (examples - size) * longer
-        if self._sizes > 0:
-            slope = min(1.0, max(LEAST_SLOPE, self._slopes / self._sizes))
-            self.overhead = size * (1 / slope - 1)
+        unknown = (UNLIKE * size) ** 2  # as if sizes had differed by so much, and times in proportion
+        slope = (self._slopes + unknown) / (self._sizes + unknown)
+        self.overhead = size * (1 / min(1.0, max(LEAST_SLOPE, slope)) - 1)
 
     # ---- what is known ----
 

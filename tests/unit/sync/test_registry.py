@@ -14,6 +14,7 @@ from gearshift.sync.asynchronous import Async
 from gearshift.sync.registry import (
     IN_ROUNDS,
     STRATEGIES,
+    gradients_per_step,
     local_batch,
     make_strategy,
     resolve,
@@ -244,3 +245,18 @@ class TestForARun:
         assert resolve("auto", {"margin": 0.1}, 80, 4) == resolve("sync", {}, 80, 4)
         with pytest.raises(UserError, match="strategy auto has no setting `marginn`"):
             resolve("auto", {"marginn": 0.1}, 80, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "gradients"),
+    [
+        ("sync", {}, 4),
+        ("balanced", {}, 4),  # with shares of the mean size
+        ("gba", {"batch": 3}, 3),
+        ("async", {}, 1),
+        ("bounded_staleness", {}, 1),
+        ("buffered_async", {"gradients_per_step": 7}, 7),
+    ],
+)
+def test_gradients_of_a_step(name, settings, gradients):
+    assert gradients_per_step(make_strategy(name, {**SIZES, **settings})) == gradients
