@@ -5,14 +5,16 @@
 
 engines     2 workers and 1 shard on Ray against 2 worker threads, the same model, data and batches, rounds interleaved;
             examples/s of the middle of each run, and CPU seconds per million examples of all processes.
-stragglers  8 workers padded to drawn durations, one of them 5x slower: gba against sync, both on Ray (limit 4.5).
+stragglers  8 workers padded to drawn durations, one of them 5x slower: gba and balanced against sync, all on Ray (limit
+            4.5).
 snapshot    examples/s while a checkpoint is written, against the seconds around it.
 faults      seconds in which no step was made, per kind of fault: a worker, a shard, the coordinator killed.
 transports  sync with dense gradients summed by all-reduce among the workers, against the servers; 2 and 4 workers, a
             small and a large dense part, 1 shard, runs interleaved; ratio of examples/s, above 1: all-reduce is faster.
 
 `benchmarks/bench_wire.py` has the wire beside plain Ray calls. The last line is one JSON object with the keys
-`ray_vs_threads`, `cpu_ratio`, `gba_vs_sync`, `snapshot_rate`, `seconds_lost` and `all_reduce_vs_servers`.
+`ray_vs_threads`, `cpu_ratio`, `gba_vs_sync`, `balanced_vs_sync`, `snapshot_rate`, `seconds_lost` and
+`all_reduce_vs_servers`.
 """
 
 from __future__ import annotations
@@ -120,10 +122,10 @@ def engines(options: argparse.Namespace) -> dict[str, float]:
 
 
 def stragglers(options: argparse.Namespace) -> dict[str, float]:
-    cluster = InjectSection(step=options.step, slow=("0=5x",)).cluster(8)
+    cluster = InjectSection(step=options.step, slow=("0=5x",)).cluster(8, batch=2048 / 8)
     data = gs.read(gs.ClickLog(examples=options.examples, days=2))
     found = {}
-    for strategy in ("sync", "gba"):
+    for strategy in ("sync", "balanced", "gba"):
         with running("ray", data, global_batch=2048, workers=8, strategy=strategy, inject=cluster) as run:
             wait_until(run, lambda s: s.step >= 5)
             first, began = run.status(), time.perf_counter()
@@ -131,7 +133,10 @@ def stragglers(options: argparse.Namespace) -> dict[str, float]:
             last = run.status()
             found[strategy] = (last.examples - first.examples) / (time.perf_counter() - began)
         print(f"{strategy}, 1 of 8 workers 5x slower: {found[strategy]:,.0f} examples/s", flush=True)
-    return {"gba_vs_sync": found["gba"] / found["sync"]}
+    return {
+        "gba_vs_sync": found["gba"] / found["sync"],
+        "balanced_vs_sync": found["balanced"] / found["sync"],
+    }
 
 
 def snapshot(options: argparse.Namespace) -> dict[str, float]:

@@ -1,14 +1,16 @@
 """What a slow worker costs, strategy by strategy: eight worker threads whose batches are padded to drawn durations.
 
     python benchmarks/bench_stragglers.py [padded] [unpadded] [--rounds 3] [--seconds 0.2] [--batches 40]
-                                                                                       about 12 and 3 minutes
+                                          [--regimes none,one_slow,bursts,very_slow]   about 15 and 4 minutes
 
 Regimes: `none`; `one_slow`, 1 of 8 workers 5x slower; `bursts`, 10 % of batches take 10x; `very_slow`, 1 of 8 10x
-slower, to see what max_lag drops. Slowness is injected (the work itself is real and stays a small share); sync and
-gba take turns within a round, on the same draws. Rates are slopes of applied examples between a tenth and nine tenths
-of a run, so that neither start nor tail counts; ideal is the same slope if nobody ever waited, for the same draws. The
-simulator is fitted on the `none` runs (one number: seconds per batch beside the drawn ones) and predicts every other
-run.
+slower, to see what max_lag drops. Slowness is injected (the work itself is real and stays a small share); sync,
+balanced and gba take turns within a round, on the same draws. A lease of fewer examples takes its share of
+`--seconds`; each lease has a draw of its own, so under bursts balanced draws more often than the others. Rates are
+slopes of applied examples between a tenth and nine tenths of a run, so that neither start nor tail counts; ideal is the
+same slope if nobody ever waited, for the same draws. `limit` is the closed form for endless runs; `limit_of_the_draws`
+is ideal over sync in the simulator for the draws of these runs: the number to compare gba_vs_sync with. The simulator
+is fitted on the `none` runs of gba (one number: seconds per lease beside the drawn ones) and predicts every other run.
 
 unpadded: the same workers with nothing injected share the machine's cores. The simulator is fitted on the event log of
 short gba runs (the work of each batch, if n workers on C cores run at C/n of their speed: its mean and its spread) and
@@ -42,11 +44,12 @@ from gearshift.sync.registry import resolve
 
 WORKERS, BATCH = 8, 128
 GLOBAL = WORKERS * BATCH
-STRATEGIES = ("sync", "gba")
+STRATEGIES = ("sync", "balanced", "gba")
+UNPADDED = ("sync", "gba")  # with nothing injected
 
 
 def regimes(seconds: float, seed: int) -> dict[str, ClusterModel]:
-    even = ClusterModel(WORKERS, Compute(per_batch=seconds), seed=seed)
+    even = ClusterModel(WORKERS, Compute(per_example=seconds / BATCH), seed=seed)
     return {
         "none": even,
         "one_slow": replace(even, slow=(Slow(5.0, (3,)),)),
@@ -111,6 +114,10 @@ def slope(steps: list[tuple[float, int]]) -> float:
     return (last[1] - first[1]) / (last[0] - first[0])
 
 
+def without_waiting(cluster: ClusterModel, examples: int) -> float:
+    return predicted("async", cluster, 0.0, examples)
+
+
 def closed_form_gain(cluster: ClusterModel) -> float:
     return possible_rate(cluster, BATCH) / sync_rate(cluster, BATCH)
 
@@ -163,10 +170,10 @@ def unpadded_run(strategy: str, steps: int, folder: str, log: Callable[..., None
 
 def unpadded(rounds: int, folder: str) -> dict[str, object]:
     cores = len(os.sched_getaffinity(0))
-    errors: dict[str, list[float]] = {strategy: [] for strategy in STRATEGIES}
-    measured: dict[str, list[float]] = {strategy: [] for strategy in STRATEGIES}
+    errors: dict[str, list[float]] = {strategy: [] for strategy in UNPADDED}
+    measured: dict[str, list[float]] = {strategy: [] for strategy in UNPADDED}
     for _ in range(rounds):
-        for strategy in STRATEGIES:
+        for strategy in UNPADDED:
             short, long = Works(cores), AppliedAt()
             unpadded_run("gba", 60, folder, short)
             unpadded_run(strategy, 300, folder, long)
@@ -197,6 +204,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.2, help="an undisturbed batch")
     parser.add_argument("--batches", type=int, default=40, help="per worker, on average")
+    parser.add_argument("--regimes", default=",".join(regimes(1.0, 0)), help="the padded ones")
     options = parser.parse_args()
     found: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -209,25 +217,29 @@ def main() -> None:
 
 def padded(options: argparse.Namespace, folder: str) -> dict[str, object]:
     examples = options.batches * GLOBAL
-    names = list(regimes(options.seconds, 0))
+    names = options.regimes.split(",")
     rates: dict[tuple[str, str], list[float]] = {(r, s): [] for r in names for s in STRATEGIES}
     reports: dict[tuple[str, str], dict] = {}
     for seed in range(options.rounds):
-        for name, cluster in regimes(options.seconds, seed).items():
+        for name, cluster in ((name, regimes(options.seconds, seed)[name]) for name in names):
             for strategy in STRATEGIES:
                 rate, reports[name, strategy] = train(strategy, cluster, examples, folder)
                 rates[name, strategy].append(rate)
-                print(f"round {seed} {name:10} {strategy:5} {rate:10,.0f} examples/s", flush=True)
+                print(f"round {seed} {name:10} {strategy:8} {rate:10,.0f} examples/s", flush=True)
     return summary(options, rates, reports, examples)
 
 
+def ratio(rates: dict[tuple[str, str], list[float]], regime: str, strategy: str, to: str) -> float:
+    """The median over rounds, which have the same draws."""
+    return median([a / b for a, b in zip(rates[regime, strategy], rates[regime, to], strict=True)])
+
+
 def summary(options, rates, reports, examples) -> dict[str, object]:
-    clusters = regimes(options.seconds, 0)
-    even = median(rates["none", "gba"])
+    clusters = {name: regimes(options.seconds, 0)[name] for name in options.regimes.split(",")}
+    even = median(rates["none", "gba"]) if "none" in clusters else GLOBAL / options.seconds
     extra = GLOBAL / even - options.seconds  # seconds per batch beside the drawn ones
     found: dict[str, object] = {"seconds_per_batch_beside_the_drawn": extra, "workers": WORKERS}
     for name, cluster in clusters.items():
-        ratio = median([g / s for g, s in zip(rates[name, "gba"], rates[name, "sync"], strict=True)])
         draws = [replace(cluster, seed=seed) for seed in range(options.rounds)]
         errors = {
             strategy: median(
@@ -236,11 +248,19 @@ def summary(options, rates, reports, examples) -> dict[str, object]:
             )
             for strategy in STRATEGIES
         }
-        ideal = [predicted("async", one, 0.0, examples) for one in draws]
+        ideal = [without_waiting(one, examples) for one in draws]
+        limits = [
+            free / predicted("sync", one, 0.0, examples) for free, one in zip(ideal, draws, strict=True)
+        ]
         report = reports[name, "gba"]
         found[name] = {
-            "gba_vs_sync": ratio,
+            "gba_vs_sync": ratio(rates, name, "gba", "sync"),
+            "balanced_vs_sync": ratio(rates, name, "balanced", "sync"),
+            "balanced_vs_gba": ratio(rates, name, "balanced", "gba"),
             "limit": closed_form_gain(cluster),
+            "limit_of_the_draws": median(limits),
+            "auc": {strategy: reports[name, strategy]["auc"] for strategy in STRATEGIES},
+            "balanced_duplicated_examples": reports[name, "balanced"]["duplicated_examples"],
             "gba_vs_ideal": median(g / i for g, i in zip(rates[name, "gba"], ideal, strict=True)),
             "sync_vs_closed_form": median(rates[name, "sync"]) / sync_rate(cluster, BATCH),
             "simulator_error": max(errors.values(), key=abs),

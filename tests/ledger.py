@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from gearshift.run.event_log import Decision, Head, files, read
-from gearshift.sync.events import Apply, Begin, Discard, Lease, Reissue, Supplied
+from gearshift.sync.events import Apply, Begin, Discard, Duplicate, Lease, Reissue, Supplied
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Ledger:
     heads: int = 0
     step: int = 0
     again: int = 0  # steps that were made and did not survive
+    duplicated: int = 0  # examples that were computed a second time for nothing
     _epoch: int = 0
     _open: dict[int, Lease] = field(default_factory=dict)
     _doubtful: list[End] = field(default_factory=list)  # discarded right after the step that a head names
@@ -93,7 +94,7 @@ class Ledger:
                 self.ends.append(end)
         self._doubtful = []
 
-    def _take(self, action: Begin | Apply | Discard | Reissue) -> None:
+    def _take(self, action: Begin | Apply | Discard | Duplicate | Reissue) -> None:
         match action:
             case Begin(lease=lease):
                 self._open[lease.number] = lease
@@ -104,5 +105,7 @@ class Ledger:
                     self.ends.append(End(self._epoch, step, self._open.pop(part.lease), part.weight > 0))
             case Discard(number):
                 self.ends.append(End(self._epoch, self.step, self._open.pop(number), False))
+            case Duplicate(number):
+                self.duplicated += self._open.pop(number).count
             case Reissue(number):
                 del self._open[number]

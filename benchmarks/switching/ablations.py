@@ -11,8 +11,9 @@ from typing import ClassVar
 from zlib import crc32
 
 from gearshift.sync.checks import at_least
+from gearshift.sync.flight import Flight
 from gearshift.sync.strategy import Start, Step, earliest, first_parked, full, part, whole
-from gearshift.sync.work import Flight, Work
+from gearshift.sync.work import Work
 
 
 @dataclass(frozen=True, slots=True)

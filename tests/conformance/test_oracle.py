@@ -55,10 +55,11 @@ def oracle_after(on: Learner, examples: gs.Dataset, batch: int, rules: tuple[Rul
 
 @on_every_engine
 @pytest.mark.parametrize("workers", [1, 2, 4, 8])
-def test_sync_equals_one_large_batch_and_the_oracle(train, workers: int) -> None:
+@pytest.mark.parametrize("strategy", ["sync", "balanced"])
+def test_sync_equals_one_large_batch_and_the_oracle(train, strategy: str, workers: int) -> None:
     oracle = oracle_after(learner(), data(EXAMPLES), GLOBAL)
     on = learner()
-    counted = train(on, data(EXAMPLES), "sync", workers)
+    counted = train(on, data(EXAMPLES), strategy, workers)
     assert (counted.steps, counted.examples, counted.staleness) == (11, EXAMPLES, 0)
     assert_equals_oracle(on, oracle)
 
@@ -82,7 +83,13 @@ def warm(kind: str) -> Learner:
 @pytest.mark.parametrize("kind", WARM_RULES)
 @pytest.mark.parametrize(
     ("strategy", "workers", "settings"),
-    [("sync", 4, {}), ("sync", 1, {}), ("gba", 1, {"batch": 20}), ("buffered_async", 1, {"batch": 20})],
+    [
+        ("sync", 4, {}),
+        ("sync", 1, {}),
+        ("balanced", 4, {}),
+        ("gba", 1, {"batch": 20}),
+        ("buffered_async", 1, {"batch": 20}),
+    ],
 )
 def test_one_step_from_a_warm_state_equals_the_oracle(
     train, kind: str, strategy: str, workers: int, settings: dict
@@ -107,6 +114,7 @@ def test_one_step_from_a_warm_state_equals_the_oracle(
     ("strategy", "settings", "batch"),
     [
         ("sync", {"batch": 20}, GLOBAL),
+        ("balanced", {"batch": 20}, GLOBAL),
         ("gba", {"batch": 20}, GLOBAL),  # accumulation over M = 4
         ("gba", {"batch": 20, "max_lag": 0}, GLOBAL),
         ("buffered_async", {"batch": 20}, GLOBAL),
@@ -141,10 +149,10 @@ class _Host:
         return True
 
 
-def in_lockstep(strategy: str, workers: int) -> Learner:
+def in_lockstep(strategy: str, workers: int, **settings: int) -> Learner:
     """Each step's pulls follow the step before: all gradients arrive, and then all workers ask."""
     on = learner((gs.Adam(), gs.RowAdam()))
-    coordinator = Coordinator(resolve(strategy, {}, GLOBAL, workers), make_strategy)
+    coordinator = Coordinator(resolve(strategy, settings, GLOBAL, workers), make_strategy)
     shards, begun = LocalShards(on.server, on.layout), deque()
     epoch = Epoch(coordinator, shards, _Host(), begun.append)
     copies = [on.model_copy() for _ in range(workers)]
@@ -170,10 +178,21 @@ def in_lockstep(strategy: str, workers: int) -> Learner:
 
 @pytest.mark.parametrize("workers", [1, 4, 8])
 def test_gba_equals_sync_bit_for_bit_where_pulls_follow_the_step_before(workers: int) -> None:
-    sync, gba = (state(in_lockstep(name, workers).server) for name in ("sync", "gba"))
-    assert sync.keys() == gba.keys()
-    for name, values in sync.items():
-        assert np.array_equal(values, gba[name]), name
+    assert_same_bits(in_lockstep("sync", workers), in_lockstep("gba", workers))
+
+
+@pytest.mark.parametrize("workers", [1, 4, 8])
+def test_balanced_equals_sync_bit_for_bit_where_leases_are_equal(workers: int) -> None:
+    assert_same_bits(
+        in_lockstep("sync", workers), in_lockstep("balanced", workers, smallest=GLOBAL // workers)
+    )
+
+
+def assert_same_bits(one: Learner, other: Learner) -> None:
+    expected, got = state(one.server), state(other.server)
+    assert expected.keys() == got.keys()
+    for name, values in expected.items():
+        assert np.array_equal(values, got[name]), name
 
 
 def expected_staleness(workers: int, per_step: int, leases: int) -> float:

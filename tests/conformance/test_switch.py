@@ -13,7 +13,16 @@ from examples import PLAIN
 from gearshift.cluster_model.cluster import ClusterModel, Compute, Slow
 from gearshift.parameters.server import Server
 from gearshift.run.event_log import Decision, files, read
-from gearshift.sync.events import Action, Apply, Begin, Discard, Event, GradientArrived, SwitchRequested
+from gearshift.sync.events import (
+    Action,
+    Apply,
+    Begin,
+    Discard,
+    Duplicate,
+    Event,
+    GradientArrived,
+    SwitchRequested,
+)
 from gearshift.sync.registry import STRATEGIES
 from gearshift.training.request_queue import RequestQueue
 
@@ -114,8 +123,10 @@ def test_no_example_is_lost_and_none_trained_twice(
                     leases[lease.number] = lease
                 case Apply(parts=parts):
                     ended.update(part.lease for part in parts)
-                case Discard(number):
+                case Discard(number, ended_before=False):
                     ended[number] += 1
+                case Duplicate(number):
+                    del leases[number]
     assert set(ended) == set(leases) and set(ended.values()) == {1}
     position = 0
     for lease in sorted(leases.values(), key=lambda lease: lease.first):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import gearshift as gs
+from gearshift.cluster_model.cluster import ClusterModel, Compute
+from gearshift.cluster_model.cluster import Slow as SlowWorker
 from gearshift.engine.protocol.messages import To
 from gearshift.engine.ray.launched_run import LaunchedRun
 from gearshift.run.replay import replay
@@ -57,3 +60,22 @@ def test_a_relay_may_die(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
     run.stop()
     run.wait()
     assert replay(run.folder).difference is None
+
+
+def test_balanced_on_ray_leaves_the_relays_of_sync(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
+    """Its rounds have several leases per worker and copies. They are the steps of sync, also with a slow worker."""
+    slow = ClusterModel(2, Compute(per_example=2e-4), slow=(SlowWorker(8.0, (1,)),))
+    there = trainer(
+        tmp_path / "ray", cluster=replace(cluster, two_levels="on"), strategy="balanced", inject=slow
+    ).start(normed(Slow), DATA)
+    relayed = 0.0
+    while not there.finished:
+        relayed = max(relayed, there.figures().get("coordinator-0", {}).get("relayed_rounds", 0))
+        time.sleep(0.2)
+    report = there.wait().report
+    ledger = assert_exact(there.folder, 12_000)
+    assert relayed == 0 and report["staleness"]["max"] == 0
+    assert report["global_steps"] == -(-12_000 // 256)
+    fast, late = (report["examples_by_worker"][worker] for worker in ("0", "1"))
+    assert fast > 2 * late, "the shares follow the speeds"
+    assert ledger.duplicated == report["duplicated_examples"]

@@ -86,6 +86,7 @@ def _exchange(rng: random.Random) -> dict[str, Any]:
 
 STRATEGIES: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "sync": lambda rng: {},
+    "balanced": lambda rng: {"smallest": rng.choice([None, 1, 2])},
     "async": lambda rng: {},
     "bounded_staleness": lambda rng: {"bound": rng.randint(0, 3)},
     "buffered_async": lambda rng: {},
@@ -163,6 +164,7 @@ class Simulation:
         self.account = Account(passes=rng.choice([1, 1, 2]))
         self.ended, self.stepped, self.facts = self.account.ended, self.account.stepped, self.account.facts
         self.passed, self.counted = self.account.passed, self.account.counted
+        self.duplicated = self.account.duplicated
         self.rate_after = self.account.rate_after
         self._asked: SimpleQueue[Asked] = SimpleQueue()
         self._given_dense: dict[tuple[int, int], bool] = {}  # by incarnation and lease
@@ -272,6 +274,7 @@ class Simulation:
         if process.role is not None and process.frozen_until <= self.now:
             if isinstance(process.role, CoordinatorRole):
                 process.role.tick(self.now)
+                process.role.time_passed(self.now)
                 self._do_what_was_asked(process.role)
                 process.role.proceed()
             else:

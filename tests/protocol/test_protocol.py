@@ -34,8 +34,11 @@ from gearshift.engine.protocol.worker import WorkerRole
 from gearshift.engine.protocol.worker_leases import WorkerLeases
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Order, Shard
+from gearshift.sync.coordinator import Coordinator
+from gearshift.sync.events import Action
+from gearshift.sync.flight import Flight
 from gearshift.sync.strategy import Strategy
-from gearshift.sync.work import Flight, Work
+from gearshift.sync.work import Work
 from tests.protocol import simulator
 from tests.protocol.simulator import Simulation, violation
 from tests.protocol.world import Account, Disk, restored
@@ -468,9 +471,25 @@ def whoever_is_too_many_stays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CoordinatorRole, "resize", resized)
 
 
+def both_copies_count(patch: pytest.MonkeyPatch) -> None:
+    """Two workers have computed the same examples, and the second gradient is used like the first."""
+    arrived = Coordinator._arrived
+
+    def taken(self: Coordinator, worker: int, lease: int, version: int) -> Iterator[Action]:
+        original = self.work.copies.original_of.get(lease, lease)
+        if original in self.work.copies.by_original:
+            copy = self.work.drop_copy(original)
+            self.work.flights_of[copy.worker].add(copy.lease.number)
+            self.work._fly(copy)
+        return arrived(self, worker, lease, version)
+
+    patch.setattr(Coordinator, "_arrived", taken)
+
+
 @pytest.mark.parametrize(
     "mistake",
     [
+        both_copies_count,
         a_resize_does_not_wait_for_replicas,
         whoever_is_dismissed_takes_its_lease_along,
         whoever_is_too_many_stays,

@@ -18,6 +18,7 @@ from gearshift.engine.protocol.all_reduce import (
     Transport,
 )
 from gearshift.engine.protocol.coordinator import CoordinatorRole, CoordinatorSettings
+from gearshift.engine.protocol.coordinator_figures import coordinator_figures
 from gearshift.engine.protocol.messages import (
     Assignment,
     Done,
@@ -107,7 +108,7 @@ def test_a_ring_serves_round_after_round() -> None:
         workers.report(1)
         assert len(workers.steps()) == before + 1
         assert len(workers.steps()[-1].parts) == 3
-    assert workers.role.figures()["ring_rounds"] == 3
+    assert coordinator_figures(workers.role)["ring_rounds"] == 3
 
 
 def lost(workers: Workers) -> None:

@@ -177,6 +177,9 @@ class Account:
         for one in leases:
             self.ends.update(range(one.lease.first, one.lease.first + one.lease.count))
 
+    def duplicated(self, examples: int) -> None:
+        pass
+
     def stepped(self) -> bool:
         return True
 

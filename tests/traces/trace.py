@@ -11,6 +11,7 @@
     > 1 is lost: no sign of life
     > switch to gba global_batch=4 batch=1
     > replicas have met             the exchange that was asked for is done
+    > time passes                  nothing else happens; between any two events lies a second
     > data end
     > show                          where everything stands
 
@@ -31,6 +32,7 @@ from gearshift.sync.events import (
     Begin,
     DataExhausted,
     Discard,
+    Duplicate,
     Event,
     Exchange,
     ExchangeDone,
@@ -41,6 +43,7 @@ from gearshift.sync.events import (
     Reissue,
     Supplied,
     SwitchRequested,
+    TimePassed,
     WorkerJoined,
     WorkerLost,
     WorkRequested,
@@ -81,6 +84,8 @@ def _events(ledger: Ledger, line: str) -> Iterator[Event]:
             yield Supplied(ledger.supplied, int(count), int(batch))
         case ["replicas", "have", "met"]:
             yield ExchangeDone(ledger.work.merges.count + 1)
+        case ["time", "passes"]:
+            yield TimePassed()
         case ["data", "end"]:
             yield DataExhausted()
         case ["switch", "to", *_]:
@@ -132,6 +137,8 @@ def _say(ledger: Ledger, action: Action) -> str:
             return f"lease {lease} {'is not counted' if ended_before else 'is discarded'}: {reason}"
         case Reissue(lease, reason):
             return f"lease {lease} is given back: {reason}"
+        case Duplicate(lease, reason):
+            return f"lease {lease} is not needed: {reason}"
         case Exchange(number):
             return f"replicas meet, exchange {number}"
 
@@ -152,7 +159,8 @@ def _part(ledger: Ledger, part: Part) -> str:
 def _show(ledger: Ledger) -> Iterator[str]:
     work = ledger.work
     yield f"{ledger.strategy.name}, step {work.step}" + (", done" if work.done else "")
-    for word, under_way in (("flying", work.flying), ("waiting", work.waiting)):
+    copies = work.copies.by_original
+    for word, under_way in (("flying", work.flying), ("copies", copies), ("waiting", work.waiting)):
         if under_way:
             flights = (f"lease {f.lease.number} of {f.worker}" for f in under_way.values())
             yield f"{word}: {', '.join(flights)}"

@@ -114,6 +114,10 @@ def _lines(
 ) -> tuple[list[str], list[list[str]]]:
     """Table headers and rows, including columns for metrics that only some comparisons have."""
     heads, rows = [head.format(arms[0].strategy) for head in _HEADS], [_row(arm) for arm in arms]
+    if any(arm.duplicated_share for arm in arms):
+        heads.append("duplicated")
+        for row, arm in zip(rows, arms, strict=True):
+            row.append(terminal.percent(arm.duplicated_share))
     if any(arm.sync_gap is not None for arm in arms):
         heads.append("sync gap")
         for row, arm in zip(rows, arms, strict=True):

@@ -6,6 +6,7 @@ show the effect on the model.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ MOST_CHANGES = 10  # maximum number of changes of auto that are printed
 LARGE_SHARE = 0.2  # of a worker's examples; if it loses more, there is a warning
 _HEADS = ("strategy", "ex/s", "x sync", "of possible", "staleness", "lag", "discarded", "")
 _UNDER = ("", "", "", "", "mean / p99", "p99", "", "")
-GAP = 6  # position of the sync gap in a line, if there are replicas
+AFTER = 6  # position of columns that only some comparisons have
 
 
 def simulate_command(options: SimulateOptions, *, json_file: Path | None) -> None:
@@ -35,16 +36,25 @@ def simulate_command(options: SimulateOptions, *, json_file: Path | None) -> Non
     sync = next((o for a, o in zip(arms, outcomes, strict=True) if a.name == "sync"), None)
     rows = [_row(arm, outcome, sync) for arm, outcome in zip(arms, outcomes, strict=True)]
     lines, right = [_HEADS, _UNDER, *rows], "lrrrrrrl"
-    if any(outcome.sync_gap for outcome in outcomes):
-        gaps = ["sync gap", "batches", *(terminal.gap(outcome.sync_gap) for outcome in outcomes)]
-        lines = [(*row[:GAP], gap, *row[GAP:]) for row, gap in zip(lines, gaps, strict=True)]
-        right = "lrrrrrrrl"
+    for heads, texts in _further_columns(outcomes):
+        lines = [
+            (*row[:AFTER], text, *row[AFTER:]) for row, text in zip(lines, [*heads, *texts], strict=True)
+        ]
+        right = f"{right[:AFTER]}r{right[AFTER:]}"
     terminal.say(terminal.table(lines[0], lines[1:], right=right))
     for arm, outcome in zip(arms, outcomes, strict=True):
         for sentence in [*change_messages(arm, outcome), *warnings(arm, outcome)]:
             terminal.say(sentence)
     if json_file is not None:
         run_folder.export_json(json_file, _figures(options, cluster, examples, arms, outcomes, sync))
+
+
+def _further_columns(outcomes: list[Outcome]) -> Iterator[tuple[tuple[str, str], list[str]]]:
+    """Columns, from the right, that are shown only if a strategy has something there."""
+    if any(outcome.duplicated for outcome in outcomes):
+        yield ("duplicated", ""), [terminal.count(outcome.duplicated) for outcome in outcomes]
+    if any(outcome.sync_gap for outcome in outcomes):
+        yield ("sync gap", "batches"), [terminal.gap(outcome.sync_gap) for outcome in outcomes]
 
 
 def _simulated(cluster: ClusterModel, arm: SimulatedArm, examples: int) -> Outcome:

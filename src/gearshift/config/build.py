@@ -253,9 +253,10 @@ def make_trainer(config: Config) -> Trainer:
 
 def _worker_settings(config: Config) -> WorkerSettings:
     counts, inject = config.cluster.counts, config.cluster.inject
+    usual_batch = config.train.batch or config.train.global_batch / counts.count
     return WorkerSettings(
         **vars(counts),
-        inject=inject.cluster(counts.count) if inject else None,
+        inject=inject.cluster(counts.count, usual_batch) if inject else None,
         memory=config.memory,
         storage=config.storage,
     )

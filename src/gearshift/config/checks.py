@@ -322,6 +322,6 @@ def _strategy_misfits(config: Config) -> Iterator[Misfit]:
                 )
     if config.cluster.inject is not None:
         try:
-            config.cluster.inject.cluster(config.cluster.counts.count)
+            config.cluster.inject.cluster(config.cluster.counts.count, batch=1)
         except UserError as error:
             yield Misfit(("cluster", "inject"), str(error))

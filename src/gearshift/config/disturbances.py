@@ -43,17 +43,18 @@ _PREEMPT = re.compile(_WHO + r"@(?P<start>[^-]+)(?:-(?P<end>.+))?")
 def cluster(
     workers: int,
     step: float,
+    batch: float,
     *,
     slow: Sequence[str] = (),
     lognormal: Sequence[str] = (),
     bursts: Sequence[str] = (),
     seed: int = 0,
 ) -> ClusterModel:
-    """A cluster whose undisturbed batches take `step` seconds, with these stragglers."""
+    """A cluster whose undisturbed workers need `step` seconds for `batch` examples, with these stragglers."""
     slowed = [parse_slow(text) for text in slow]
     return ClusterModel(
         workers,
-        Compute(per_batch=step),
+        Compute(per_example=step / batch),
         slow=tuple(one for one in slowed if isinstance(one, Slow)),
         slow_periods=tuple(one for one in slowed if isinstance(one, SlowPeriod)),
         lognormal=tuple(map(parse_lognormal, lognormal)),

@@ -53,16 +53,24 @@ class InjectSection:
     """Injected slowness, to measure its cost: each batch is padded to a drawn duration."""
 
     step: Seconds = setting(
-        0.2, "Duration of an undisturbed batch; it must exceed the time of the real work."
+        0.2,
+        "Duration of an undisturbed batch; of fewer examples, a share of it. It must exceed the time of the real work.",
     )
     slow: Texts = setting((), "Slow workers: 3=5x, 0-3=2x, or for a limited time: 3=5x@60s-120s.")
     lognormal: Texts = setting((), "Jitter: 0.3, or of some workers: 3:0.5.")
     bursts: Texts = setting((), "A share of the batches takes longer: 10%=10x.")
     seed: Count = setting(0, "Seed of the drawn durations.", at_least=0)
 
-    def cluster(self, workers: int) -> cluster_model.ClusterModel:
+    def cluster(self, workers: int, batch: float) -> cluster_model.ClusterModel:
+        """`batch` examples take an undisturbed worker `step` seconds."""
         return disturbances.cluster(
-            workers, self.step, slow=self.slow, lognormal=self.lognormal, bursts=self.bursts, seed=self.seed
+            workers,
+            self.step,
+            batch,
+            slow=self.slow,
+            lognormal=self.lognormal,
+            bursts=self.bursts,
+            seed=self.seed,
         )
 
 

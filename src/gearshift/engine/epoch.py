@@ -9,7 +9,8 @@ A batch, from lease to applied step:
 4. `Apply` names the gradients that form the next step, with their weights. The shards are ordered to apply it.
 5. When all shards have done so, the host counts the leases of the step (`ended`) and inspects it (`stepped`): this is
    where evaluations, checkpoints and switches happen, exactly between two steps.
-6. `Discard` ends a lease without a step; `Reissue` returns the examples of a lost worker, to be leased again.
+6. `Discard` ends a lease without a step; `Reissue` returns the examples of a lost worker, to be leased again;
+   `Duplicate` ends a lease whose examples another worker has computed too.
 
 Orders are carried out one after the other: the next order is given when all shards have carried out the last one and
 the host has inspected the step. All calls come from one thread. No tensors here: the report that a worker sends with
@@ -20,7 +21,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -33,6 +35,7 @@ from gearshift.sync.events import (
     Begin,
     DataExhausted,
     Discard,
+    Duplicate,
     Event,
     Exchange,
     ExchangeDone,
@@ -43,6 +46,7 @@ from gearshift.sync.events import (
     Reissue,
     Supplied,
     SwitchRequested,
+    TimePassed,
     WorkerJoined,
     WorkerLost,
     WorkRequested,
@@ -52,6 +56,7 @@ from gearshift.training.ended import Ended
 from gearshift.training.engine import Log
 
 R = TypeVar("R")
+Decision = Apply | Discard | Reissue | Duplicate | Exchange
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,9 @@ class Host(Protocol[R]):
 
     def ended(self, leases: Sequence[Ended[R]]) -> None:
         """These leases have ended; called before the step that they formed is announced."""
+
+    def duplicated(self, examples: int) -> None:
+        """A worker has begun a lease of so many examples that was not needed, because another has the same."""
 
     def stepped(self) -> bool:
         """Called after every step. Returning False stops the engine here."""
@@ -106,17 +114,11 @@ class Epoch(Generic[R]):
         self.leases = OpenLeases[R](coordinator.work.supply)
         self.stopped = False
         self.step = coordinator.work.step  # carried out by all shards
-        self._decided: deque[Apply | Discard | Reissue | Exchange] = deque()  # actions not carried out yet
+        self._decided: deque[Decision] = deque()  # not carried out yet
         self._under_way: Apply | None = None
-        self._clock, self._began = now, now()
+        self._clock = EventClock(now)
 
     # Called by the engine
-
-    @property
-    def hungry(self) -> bool:
-        """Whether a worker waits for work and no examples are supplied."""
-        work = self.coordinator.work
-        return bool(work.parked) and not work.supply and not work.exhausted
 
     @property
     def done(self) -> bool:
@@ -129,35 +131,47 @@ class Epoch(Generic[R]):
 
     def supply(self, first: int, count: int, batch: int | None = None) -> None:
         """Adds examples that may be leased, `batch` at a time, or all of them as one lease."""
-        self._handle(Supplied(first, count, batch or count, self._now()))
+        self._handle(Supplied(first, count, batch or count, self._clock.now()))
 
     def exhausted(self) -> None:
-        self._handle(DataExhausted(self._now()))
+        self._handle(DataExhausted(self._clock.now()))
 
     def joined(self, worker: int) -> None:
-        self._handle(WorkerJoined(worker, self._now()))
+        self._handle(WorkerJoined(worker, self._clock.now()))
 
     def requested(self, worker: int) -> None:
-        self._handle(WorkRequested(worker, self._now()))
+        self._handle(WorkRequested(worker, self._clock.now()))
 
     def arrived(self, worker: int, lease: int, report: R, seconds: float = 0.0, version: int = 0) -> None:
         """Every shard has the gradient of this lease, computed on parameters of step `version` or newer."""
         self.leases.report(lease, report)
-        self._handle(GradientArrived(worker, lease, self._now(), seconds, version))
+        self._handle(GradientArrived(worker, lease, self._clock.now(), seconds, version))
 
     def refused(self, worker: int, lease: int, reason: str) -> None:
         """The worker has no usable gradient."""
-        self._handle(GradientRefused(worker, lease, reason, self._now()))
+        self._handle(GradientRefused(worker, lease, reason, self._clock.now()))
 
     def lost(self, worker: int, reason: str) -> None:
-        self._handle(WorkerLost(worker, reason, self._now()))
+        self._handle(WorkerLost(worker, reason, self._clock.now()))
+
+    @property
+    def wakes_in(self) -> float | None:
+        """The seconds after which `time_passed` may have a consequence; None: never, unless something happens."""
+        at = self.coordinator.wakes_at
+        return None if at is None else at - self._clock.now()
+
+    def time_passed(self) -> None:
+        """Lets idle workers begin what only time allows. Other calls have no effect, and are not logged."""
+        waiting = self.wakes_in
+        if waiting is not None and waiting <= 0:
+            self._handle(TimePassed(self._clock.now()))
 
     def switch(self, strategy: str, settings: dict[str, Any], reason: str) -> None:
-        self._handle(SwitchRequested(strategy, settings, reason, self._now()))
+        self._handle(SwitchRequested(strategy, settings, reason, self._clock.now()))
 
     def exchanged(self, number: int) -> None:
         """The exchange with this number is complete: all replicas have taken part."""
-        self._handle(ExchangeDone(number, self._now()))
+        self._handle(ExchangeDone(number, self._clock.now()))
 
     def carried_out(self) -> None:
         """All shards have carried out their last order."""
@@ -167,9 +181,6 @@ class Epoch(Generic[R]):
         self._carry_out_next()
 
     # Carrying out decisions
-
-    def _now(self) -> float:
-        return self._clock() - self._began
 
     def _handle(self, event: Event) -> None:
         actions = decide(self.coordinator, event)
@@ -195,6 +206,10 @@ class Epoch(Generic[R]):
                 case Discard(number, reason) if number in self.leases:
                     self.host.ended([self.leases.end(Part(number, 0.0, reason))])
                     self.shards.carry_out(Drop(number), self.leases.first_open)
+                case Duplicate(number):
+                    self.host.duplicated(self.leases.examples(number))
+                    self.leases.give_back(number)
+                    self.shards.carry_out(Drop(number), self.leases.first_open)
                 case Exchange(number):
                     if cast(ReplicaHost, self.host).meet(number):
                         self.exchanged(number)
@@ -216,10 +231,25 @@ class Epoch(Generic[R]):
     def _announce(self, action: Apply) -> None:
         self.step = action.step
         self.host.ended([self.leases.end(part) for part in action.parts])
-        looking = self._clock()
-        if not self.host.stepped():
-            self.stopped = True
-        self._began += self._clock() - looking  # event times exclude everything but training
+        with self._clock.stopped():
+            if not self.host.stepped():
+                self.stopped = True
+
+
+class EventClock:
+    """The seconds since the beginning of the epoch, without those in which the host inspects steps."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now, self._began = now, now()
+
+    def now(self) -> float:
+        return round(self._now() - self._began, 5)  # as the log has it, so that a replay decides the same
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        stopped = self._now()
+        yield
+        self._began += self._now() - stopped
 
 
 class OpenLeases(Generic[R]):

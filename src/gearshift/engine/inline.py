@@ -36,7 +36,8 @@ class InlineLoop:
                 raise stuck(epoch.coordinator)
             if self._begun:
                 begin = self._begun.popleft()
-                lease, push = begin.lease.number, self._compute(begin, batches[begin.lease.first])
+                lease = begin.lease.number
+                push = self._compute(begin, batches.lease(begin.lease.first, begin.lease.count).indexed())
                 if isinstance(push, UnusableGradient):
                     epoch.refused(0, lease, push.reason)
                     continue

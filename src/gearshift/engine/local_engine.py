@@ -17,7 +17,7 @@ import torch
 from gearshift.embedding.lookup import IndexedBatch
 from gearshift.engine.epoch import Epoch, UnusableGradient
 from gearshift.engine.inline import InlineLoop
-from gearshift.engine.lease_batches import LeaseBatches
+from gearshift.engine.lease_batches import LeaseBatches, examples_at_once
 from gearshift.engine.local_replicas import EpochReplicas
 from gearshift.engine.threads import Compute, ThreadsLoop
 from gearshift.parameters.local_shards import LocalShards
@@ -25,7 +25,7 @@ from gearshift.parameters.push import LocalPush
 from gearshift.sync.coordinator import Coordinator
 from gearshift.sync.events import Action, Begin, Event
 from gearshift.sync.registry import make_strategy
-from gearshift.sync.strategy import Strategy
+from gearshift.sync.strategy import Strategy, cuts
 from gearshift.training.ended import Ended, measured_of
 from gearshift.training.engine import NotFinite, Observer
 from gearshift.training.epoch_host import EpochHost
@@ -72,10 +72,14 @@ class LocalEpoch(EpochHost):
         learners = training.baseline.beside(learner) if progress.epoch == 0 else [learner]
         self.batches = LeaseBatches(
             lambda start, size: read_ahead(
-                training.train.batches(size, start=start, shuffle=shuffle), learners, training.workers
+                training.train.batches(size, start=start, shuffle=shuffle),
+                learners,
+                training.workers,
+                cut=cuts(training.strategy),
             ),
+            learner.find,
             position=progress.position,
-            batch=training.strategy.batch,
+            size=examples_at_once(training.strategy),
             ranges=[(first, count) for first, count in progress.open],
         )
         self._loop: InlineLoop | ThreadsLoop = InlineLoop(partial(self._compute, 0, learner), self.shards)
@@ -149,10 +153,10 @@ class LocalEpoch(EpochHost):
     def ended(self, leases: Sequence[Ended[LocalPush]]) -> None:
         measured = []
         for ended in leases:
-            indexed, push = self.batches.drop(ended.lease.first), ended.report
+            batch, push = self.batches.drop(ended.lease.first, ended.lease.count), ended.report
             if push is not None and self.training.progress.epoch == 0:  # like all progressive measures
-                self.training.baseline.step(indexed, lr_scale=self.training.rates.last)
-            report = None if push is None else measured_of(indexed.batch, push)
+                self.training.baseline.step(batch.indexed(), lr_scale=self.training.rates.last)
+            report = None if push is None else measured_of(batch.batch, push)
             measured.append(Ended(ended.worker, ended.lease, report, ended.part))
         self._account(measured)
         self.replicas.ended(ended.lease.number for ended in leases)
@@ -191,7 +195,7 @@ class LocalEpoch(EpochHost):
         self.replicas.switch(
             self.training.strategy, strategy, lambda: self.epoch.switch(name, asdict(strategy), reason)
         )
-        self.batches.resize(strategy.batch)
+        self.batches.resize(examples_at_once(strategy))
         return adopted
 
     def _resize(self, workers: int) -> None:

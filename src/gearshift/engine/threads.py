@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from gearshift.embedding.lookup import IndexedBatch
 from gearshift.engine.epoch import Epoch, UnusableGradient
-from gearshift.engine.lease_batches import LeaseBatches, supply_hungry
+from gearshift.engine.lease_batches import LeaseBatch, LeaseBatches, supply_hungry
 from gearshift.engine.strategy_failures import stuck
 from gearshift.parameters.local_shards import LocalShards
 from gearshift.parameters.push import LocalPush
@@ -48,7 +48,7 @@ class WorkerThreads:
     def __init__(self, employ: Employ, shards: LocalShards) -> None:
         self.reports: queue.Queue[WorkerReport] = queue.Queue()
         self._taken: dict[int, queue.Queue[bool]] = {}
-        self._work: dict[int, queue.Queue[tuple[Begin, IndexedBatch] | None]] = {}
+        self._work: dict[int, queue.Queue[tuple[Begin, LeaseBatch] | None]] = {}
         self._employ, self._shards = employ, shards
         self._threads: dict[int, threading.Thread] = {}
 
@@ -64,8 +64,8 @@ class WorkerThreads:
         self._work.pop(worker).put(None)
         del self._taken[worker]
 
-    def assign(self, begin: Begin, indexed: IndexedBatch) -> None:
-        self._work[begin.worker].put((begin, indexed))
+    def assign(self, begin: Begin, batch: LeaseBatch) -> None:
+        self._work[begin.worker].put((begin, batch))
 
     def release(self, worker: int) -> None:
         """The worker's gradient has been taken; it may reuse its buffers."""
@@ -86,8 +86,9 @@ class WorkerThreads:
         work, taken = self._work[worker], self._taken[worker]
         compute: Compute | None = None
         while (task := work.get()) is not None:
-            (begin, indexed), since = task, time.perf_counter()
+            (begin, batch), since = task, time.perf_counter()
             try:
+                indexed = batch.indexed()
                 version = self._shards.wait_for(begin.version)
                 compute = compute or self._employ(worker)
                 push = compute(begin, indexed)
@@ -128,7 +129,7 @@ class ThreadsLoop:
 
     def begin(self, begin: Begin) -> None:
         self._busy[begin.worker] = time.monotonic()
-        self._threads.assign(begin, self._batches[begin.lease.first])
+        self._threads.assign(begin, self._batches.lease(begin.lease.first, begin.lease.count))
 
     def run(self, epoch: Epoch[LocalPush], before_step: Callable[[], None]) -> None:
         """Runs to the end of the data, or until the host stops it."""
@@ -179,9 +180,12 @@ class ThreadsLoop:
             return
         if time.monotonic() - self._looked > TICK:
             self._fence_the_hanging(epoch)
+        wakes_in = epoch.wakes_in
+        timeout = TICK if wakes_in is None else min(TICK, max(wakes_in, 0.0))
         try:
-            report = self._threads.reports.get(timeout=TICK)
+            report = self._threads.reports.get(timeout=timeout)
         except queue.Empty:
+            epoch.time_passed()
             return
         self._take(epoch, report)
         self._threads.release(report.worker)

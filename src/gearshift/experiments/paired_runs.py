@@ -85,6 +85,7 @@ class StrategyRuns:
     discarded: int
     discarded_share: float
     discarded_by_reason: dict[str, int]
+    duplicated_share: float  # examples that were computed a second time for nothing, per example
     price_per_billion: float | None
 
     def as_json(self) -> dict[str, Any]:
@@ -146,5 +147,7 @@ def _arm(
         discarded=discarded,
         discarded_share=discarded / leases if leases else 0.0,
         discarded_by_reason=reasons,
+        duplicated_share=sum(report.get("duplicated_examples", 0) for report in reports)
+        / max(1, sum(report["examples"] for report in reports)),
         price_per_billion=None if price is None else 1e9 / rate / 3600 * price * reports[0]["workers"],
     )

@@ -27,7 +27,18 @@ import msgspec
 
 from gearshift.errors import UserError
 from gearshift.sync import events
-from gearshift.sync.events import Action, Apply, Begin, Discard, Event, Exchange, Lease, Part, Reissue
+from gearshift.sync.events import (
+    Action,
+    Apply,
+    Begin,
+    Discard,
+    Duplicate,
+    Event,
+    Exchange,
+    Lease,
+    Part,
+    Reissue,
+)
 
 FORMAT = 1
 FILE_BYTES = 64 << 20
@@ -85,6 +96,7 @@ _KINDS: dict[str, Callable[..., Event]] = {
     "exhausted": events.DataExhausted,
     "switch": events.SwitchRequested,
     "exchanged": events.ExchangeDone,
+    "time": events.TimePassed,
 }
 _EVENT_TEXT: dict[type, Callable[[Any], str]] = {
     events.WorkerJoined: lambda e: f'"join":[{e.worker}]',
@@ -96,6 +108,7 @@ _EVENT_TEXT: dict[type, Callable[[Any], str]] = {
     events.WorkerLost: lambda e: f'"lost":[{e.worker},{quoted(e.reason)}]',
     events.Supplied: lambda e: f'"supply":[{e.first},{e.count},{e.batch}]',
     events.DataExhausted: lambda e: '"exhausted":[]',
+    events.TimePassed: lambda e: '"time":[]',
     events.ExchangeDone: lambda e: f'"exchanged":[{e.number}]',
     events.SwitchRequested: lambda e: (
         f'"switch":[{quoted(e.strategy)},{json.dumps(_finite(e.settings))},{quoted(e.reason)}]'
@@ -127,6 +140,7 @@ _ACTION_TEXT: dict[type, Callable[[Any], str]] = {
     Apply: _apply_text,
     Discard: lambda a: f'["discard",{a.lease},{quoted(a.reason)}]',
     Reissue: lambda a: f'["reissue",{a.lease},{quoted(a.reason)}]',
+    Duplicate: lambda a: f'["duplicate",{a.lease},{quoted(a.reason)}]',
     Exchange: lambda a: f'["exchange",{a.number}]',
 }
 
@@ -135,12 +149,18 @@ def action_text(action: Action) -> str:
     return _ACTION_TEXT[type(action)](action)
 
 
+def _seconds_text(at: float) -> str:
+    """Exact, because decisions may depend on it. Those of engines have five digits; virtual time has more."""
+    text = f"{at:.5f}"
+    return text if float(text) == at else repr(at)
+
+
 def line(event: Event, actions: list[Action]) -> str:
     what = _EVENT_TEXT[type(event)](event)
     if not actions:
-        return f'{{"at":{event.at:.5f},{what}}}\n'
+        return f'{{"at":{_seconds_text(event.at)},{what}}}\n'
     do = ",".join([_ACTION_TEXT[type(action)](action) for action in actions])
-    return f'{{"at":{event.at:.5f},{what},"do":[{do}]}}\n'
+    return f'{{"at":{_seconds_text(event.at)},{what},"do":[{do}]}}\n'
 
 
 def head_line(head: Head) -> str:
@@ -182,6 +202,8 @@ def _action(record: list[Any]) -> Action:
             return Discard(lease, reason)
         case ["reissue", lease, reason]:
             return Reissue(lease, reason)
+        case ["duplicate", lease, reason]:
+            return Duplicate(lease, reason)
         case ["exchange", number]:
             return Exchange(number)
     raise ValueError(f"unknown action {record}")

@@ -88,6 +88,7 @@ class Run(History):
             parts.health.failed_saves,
             missing,
             parts.wall.seconds(self.folder),
+            progress.duplicated,
             parts.last_save.retries.active,
         )
 

@@ -59,6 +59,7 @@ class MetricsLog:
             "seconds_since_step": self._health.seconds_since_step,
             "strategy": training.strategy.name,
             **(trust and {**trust, "plain_steps": progress.plain_steps}),
+            **({"duplicated_examples": progress.duplicated} if progress.duplicated else {}),
             **self._exchange_figures(),
             **figures_by_role(processes),
             **_tier_ratios(processes),

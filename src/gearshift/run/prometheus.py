@@ -16,6 +16,10 @@ Processes = Mapping[str, Mapping[str, float]]  # by name, as worker-3
 OF_THE_RUN = {  # fields of `status.Status`
     "step": ("step", "Steps made; decreases if the run returns to a checkpoint after losing a shard."),
     "examples": ("examples", "Examples trained on."),
+    "duplicated": (
+        "duplicated_examples",
+        "Examples that a worker computed although another delivered them first (balanced).",
+    ),
     "total": ("examples_expected", "Examples that the run will train on."),
     "seconds": ("training_seconds", "Time spent training."),
     "examples_per_second": ("examples_per_second", "Examples trained on per second, over the whole run."),

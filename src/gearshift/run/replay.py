@@ -19,6 +19,7 @@ from gearshift.sync.events import (
     Apply,
     Begin,
     Discard,
+    Duplicate,
     Exchange,
     Reissue,
     SwitchRequested,
@@ -122,7 +123,7 @@ def _decision(action: Action) -> Action:
             return replace(action, parts=tuple(replace(part, reason="") for part in action.parts))
         case Discard():
             return replace(action, reason="", ended_before=False)
-        case Reissue():
+        case Reissue() | Duplicate():
             return replace(action, reason="")
     return action
 
@@ -174,6 +175,9 @@ def _sentences(action: Action, counts: dict[int, int]) -> Iterator[str]:
         case Reissue(lease_number, reason):
             counts.pop(lease_number, None)
             yield f"lease {lease_number} reissued: {reason}"
+        case Duplicate(lease_number, reason):
+            counts.pop(lease_number, None)
+            yield f"lease {lease_number} ended as a duplicate: {reason}"
         case Exchange(number):
             yield f"all replicas synchronise (exchange {number:,} since the last switch)"
 

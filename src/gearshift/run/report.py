@@ -60,6 +60,7 @@ def report(
         "applied": progress.applied,
         "discarded": sum(progress.discarded.values()),
         "discarded_by_reason": progress.discarded,
+        "duplicated_examples": progress.duplicated,
         "examples_by_worker": progress.examples_by_worker,
         "discarded_examples_by_worker": progress.lost_by_worker,
         "injected": _injected(training),
@@ -180,6 +181,8 @@ def closing_lines(figures: dict[str, Any], folder: Path) -> list[str]:
         reasons = ", ".join(f["discarded_by_reason"])
         leases = f["applied"] + f["discarded"]
         done += f"; {leases:,} batches = {f['applied']:,} applied + {f['discarded']:,} discarded ({reasons})"
+    if copied := f.get("duplicated_examples"):
+        done += f"; {copied:,} examples were computed a second time, so that nobody waited for a late worker"
     if gap := f.get("sync_gap"):
         every = "-" if gap["mean"] is None else f"{gap['mean']:.1f}"
         done += (

@@ -24,4 +24,5 @@ class Status:
     failed_saves: int = 0
     missing_workers: int = 0  # workers that should be running but are not
     wall_seconds: float = math.nan  # wall time of the run, including the sessions before a resume
+    duplicated: int = 0  # examples that were computed a second time for nothing
     save_retried: bool = False  # the last save failed and is being retried

@@ -7,7 +7,9 @@
     registry      strategies by name or `module:Class`; the batch sizes that follow from a global batch
     checks        checks of a strategy's settings
     automatic     `auto`: predicts the speed of sync and gba and proposes a switch when it pays off
-    synchronous, asynchronous, bounded_staleness, buffered_async, backup_workers, global_batch    one strategy each
+    flight, copies, speeds    a lease under way; leases that two workers compute; how fast each worker is
+    synchronous, balanced, asynchronous, bounded_staleness, buffered_async, backup_workers, global_batch    one strategy
+                  each
     exchange      how replicas exchange weights: five choices, as values
     replicated    the strategies with a dense replica per trainer, as values of these choices
 
@@ -21,13 +23,14 @@ and they can be tested with text and replayed from a log.
 
                 events                                            actions
     engine ---> WorkRequested, GradientArrived,   coordinator     Begin, Apply, Discard,     ---> engine
-                GradientRefused, WorkerJoined,     |       ^      Reissue, Exchange               carries them out
+                GradientRefused, WorkerJoined,     |       ^      Reissue, Duplicate, Exchange    carries them out
                 WorkerLost, Supplied,              v       |                                      in order
                 DataExhausted, SwitchRequested,   Work <- strategy
-                ExchangeDone                    (record)  (reads the record, answers three questions)
+                ExchangeDone, TimePassed        (record)  (reads the record, answers three questions)
 
-After each event the coordinator does four things, always in this order: it updates the record, forms every step that
-can be formed (`form`), starts an exchange of replicas if one is due, and gives work to parked workers (`start`).
+After each event the coordinator does five things, always in this order: it updates the record, forms every step that
+can be formed (`form`), starts an exchange of replicas if one is due, gives work to parked workers (`start`), and lets
+those that still wait compute an open lease a second time, if the strategy does that (`copy`).
 There is no "wait" action. A worker that requests work and gets no `Begin` is parked and reconsidered after each later
 event.
 
@@ -48,7 +51,7 @@ A reissued lease has ended. Its examples go back to the supply and are leased ag
 and with `attempt` one higher. A gradient that has arrived no longer depends on its worker: if the worker dies, the
 gradient still waits for its step. The invariants:
 
-1. A lease ends exactly once: applied, discarded or reissued.
+1. A lease ends exactly once: applied, discarded, reissued or as a duplicate.
 2. Every supplied example is in exactly one place: supply, flying, waiting or ended. None is lost and none counts
    twice.
 3. Steps are numbered without gaps. Every step has at least one part, and no weight is negative.
@@ -57,6 +60,15 @@ gradient still waits for its step. The invariants:
    so its leases are reissued. A request from a worker that was declared lost is ignored until it joins again. (A worker
    may request more work while it holds a lease, so duplicate requests must be filtered earlier: see engine/protocol.)
 5. Every discarded gradient has its reason in words, in `Discard` or in its `Part` of a step.
+
+Copies
+------
+Under balanced a worker may get a *copy*: a lease with the examples of an open lease (`Work.copies`). One of the two,
+the original, is in `flying` and stands for the examples. When either gradient arrives, its lease becomes the original
+if it was not, and the other ends as a `Duplicate`. If one worker is lost, or has no usable gradient, its lease ends as
+a duplicate too, and the other one remains. A worker whose lease has ended as a duplicate may still compute it: this is
+noted (`dropped`), so that its time counts when it ends. `Coordinator.wakes_at` says when time alone may let a copy
+begin; the engine then reports `TimePassed`.
 
 At the end, when the data is exhausted, everything is leased and nothing is in flight (`Work.ending`), all waiting
 gradients form a last step, even if it is smaller than a global batch.
@@ -111,9 +123,9 @@ centre, are not decisions and do not appear here.
 
 Replay
 ------
-Time enters only as `at` in events (and as `seconds`, which only `auto` reads). The actions are therefore a function of
-the starting point (strategy, settings, step, first lease number) and of the events in order. An engine logs each event
-with its actions; `gearshift replay` feeds the events to a new coordinator and compares the actions. A difference means
-that the log was changed, or that this version decides differently. State kept inside a strategy would break both replay
-and switching.
+Time enters only as `at` in events, which balanced reads (and as `seconds`, which only `auto` reads). The actions are
+therefore a function of the starting point (strategy, settings, step, first lease number) and of the events in order. An
+engine logs each event with its actions; `gearshift replay` feeds the events to a new coordinator and compares the
+actions. A difference means that the log was changed, or that this version decides differently. State kept inside a
+strategy would break both replay and switching.
 """

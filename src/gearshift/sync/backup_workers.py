@@ -14,8 +14,9 @@ from typing import ClassVar
 from gearshift.settings.declaration import setting
 from gearshift.settings.units import Count
 from gearshift.sync.checks import at_least
+from gearshift.sync.flight import Flight
 from gearshift.sync.strategy import Start, Step, earliest, first_parked, full, whole
-from gearshift.sync.work import Flight, Work
+from gearshift.sync.work import Work
 
 
 @dataclass(frozen=True, slots=True)

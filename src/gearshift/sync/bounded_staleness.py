@@ -13,8 +13,9 @@ from typing import ClassVar
 from gearshift.settings.declaration import setting
 from gearshift.settings.units import Count
 from gearshift.sync.checks import at_least
+from gearshift.sync.flight import Flight
 from gearshift.sync.strategy import Start, Step, earliest, whole
-from gearshift.sync.work import Flight, Work
+from gearshift.sync.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,10 @@ class BoundedStaleness:
         at_least(0, bound=self.bound)
 
     def start(self, work: Work) -> Start | None:
-        behind = min(work.parked_at)
+        behind = min(work.pace.parked_at)
         if behind - work.pace.slowest > self.bound:
             return None
-        return Start(next(iter(work.parked_at[behind])), work.step)
+        return Start(next(iter(work.pace.parked_at[behind])), work.step)
 
     def form(self, work: Work) -> Step | None:
         return whole(work, earliest(work, 1)) if work.waiting else None

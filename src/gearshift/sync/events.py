@@ -13,12 +13,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A range of examples for one worker. It ends exactly once: applied, discarded or reissued."""
+    """A range of examples for one worker. It ends exactly once: applied, discarded, reissued or as a duplicate.
+
+    Two leases may have the same range, if one is a copy of the other: then one of them ends as a duplicate.
+    """
 
     number: int  # never reused
     first: int
     count: int
-    attempt: int = 0  # how many times the range was issued before
+    attempt: int = 0  # how many times the range was issued before, copies included
 
 
 # ---- events ----
@@ -106,6 +109,13 @@ class ExchangeDone:
     at: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """A worker that waits may get work now because others take longer than expected."""
+
+    at: float = 0.0
+
+
 Event = (
     WorkerJoined
     | WorkRequested
@@ -116,6 +126,7 @@ Event = (
     | DataExhausted
     | SwitchRequested
     | ExchangeDone
+    | TimePassed
 )
 
 
@@ -170,10 +181,18 @@ class Reissue:
 
 
 @dataclass(frozen=True, slots=True)
+class Duplicate:
+    """`lease` ended without a gradient. Its examples are those of another lease, which goes on or has arrived."""
+
+    lease: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Exchange:
     """All replicas synchronise now, in the training loop. No worker starts another batch until `ExchangeDone`."""
 
     number: int  # since the last switch, from 1
 
 
-Action = Begin | Apply | Discard | Reissue | Exchange
+Action = Begin | Apply | Discard | Reissue | Duplicate | Exchange

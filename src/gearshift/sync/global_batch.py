@@ -23,8 +23,9 @@ from gearshift.errors import UserError
 from gearshift.settings.declaration import setting
 from gearshift.settings.units import Number
 from gearshift.sync.checks import at_least, one_of
+from gearshift.sync.flight import Flight
 from gearshift.sync.strategy import Start, Step, earliest, first_parked, full, part
-from gearshift.sync.work import Flight, Work
+from gearshift.sync.work import Work
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from gearshift.errors import UserError
 from gearshift.sync.asynchronous import Async
 from gearshift.sync.automatic import Auto
 from gearshift.sync.backup_workers import BackupWorkers
+from gearshift.sync.balanced import Balanced
 from gearshift.sync.bounded_staleness import BoundedStaleness
 from gearshift.sync.buffered_async import BufferedAsync
 from gearshift.sync.global_batch import GlobalBatch
@@ -27,7 +28,8 @@ from gearshift.sync.synchronous import Sync
 STRATEGIES: dict[str, type[Any]] = {
     kind.name: kind
     for kind in (
-        Sync, Async, BoundedStaleness, BufferedAsync, BackupWorkers, GlobalBatch, Easgd, Bmuf, ModelAveraging, KStepAdam
+        Sync, Balanced, Async, BoundedStaleness, BufferedAsync, BackupWorkers, GlobalBatch,
+        Easgd, Bmuf, ModelAveraging, KStepAdam
     )
 }  # fmt: skip
 REPLICATED = tuple(name for name, kind in STRATEGIES.items() if issubclass(kind, Replicated))

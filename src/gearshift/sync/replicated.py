@@ -27,8 +27,9 @@ from gearshift.sync.exchange import (
     exchange_of,
     trigger_of,
 )
+from gearshift.sync.flight import Flight
 from gearshift.sync.strategy import Start, Step, Strategy, earliest, first_parked, whole
-from gearshift.sync.work import Flight, Work
+from gearshift.sync.work import Work
 
 EXCHANGE = Meaning(
     "background, or in the training loop, after {every: 5} batches of each worker or {every: 2s}."
@@ -63,10 +64,10 @@ class Replicated(ABC):
             return Start(first_parked(work), work.step)
         trigger = choices.trigger
         if isinstance(trigger, EverySteps):
-            behind = min(work.parked_at)
+            behind = min(work.pace.parked_at)
             if behind >= trigger.boundary(work.merges.count):
                 return None  # it has made its steps; the others have not
-            return Start(next(iter(work.parked_at[behind])), work.step)
+            return Start(next(iter(work.pace.parked_at[behind])), work.step)
         return None if _time_is_up(trigger, work) else Start(first_parked(work), work.step)
 
     def form(self, work: Work) -> Step | None:

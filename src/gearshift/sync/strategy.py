@@ -17,15 +17,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import Field, dataclass
 from itertools import islice
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from gearshift.sync.events import Part
-from gearshift.sync.work import Flight, Work
+from gearshift.sync.flight import Flight
+from gearshift.sync.work import Work
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     worker: int
+    token: int
+    size: int = 0  # the most examples; 0: the batch of the supply
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """`worker` computes an open lease of another worker too. The gradient that arrives first counts."""
+
+    worker: int
+    lease: int
     token: int
 
 
@@ -43,13 +54,28 @@ class Strategy(Protocol):
     def global_batch(self) -> int: ...
 
     @property
-    def batch(self) -> int: ...
+    def batch(self) -> int: ...  # examples of a lease, unless `Start` has another size
 
     def start(self, work: Work) -> Start | None: ...
 
     def form(self, work: Work) -> Step | None: ...
 
     def refuse(self, work: Work, flight: Flight) -> str | None: ...
+
+
+def cuts(strategy: Strategy | type[Strategy] | None) -> bool:
+    """Whether the strategy chooses the size of each lease: it gets a global batch of examples at a time."""
+    return getattr(strategy, "cuts", False)
+
+
+@runtime_checkable
+class Copying(Protocol):
+    """A strategy that lets workers compute open leases a second time, when no other work is left for them."""
+
+    def copy(self, work: Work) -> Copy | None: ...
+
+    def copies_at(self, work: Work) -> float | None:
+        """When `copy` may have another answer although nothing happens until then; None: never."""
 
 
 def first_parked(work: Work) -> int:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gearshift.sync.checks import at_least
+from gearshift.sync.flight import Flight
 from gearshift.sync.strategy import Start, Step, earliest, first_parked, full, whole
-from gearshift.sync.work import Flight, Work
+from gearshift.sync.work import Work
 
 
 @dataclass(frozen=True, slots=True)

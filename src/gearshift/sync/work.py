@@ -8,20 +8,13 @@ operation except a switch takes constant time, however many workers there are.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+from gearshift.sync.copies import Copies
 from gearshift.sync.events import Lease
-
-
-@dataclass(frozen=True, slots=True)
-class Flight:
-    """A lease that a worker is computing."""
-
-    lease: Lease
-    worker: int
-    token: int
-    version: int
+from gearshift.sync.flight import Flight
+from gearshift.sync.speeds import Speeds
 
 
 class Supply:
@@ -55,24 +48,33 @@ class Supply:
         for first, count, batch in self.ranges:
             yield from ((first + at, min(batch, count - at)) for at in range(0, count, batch))
 
-    def take(self) -> Lease:
-        number, self.next_number = self.next_number, self.next_number + 1
+    def take(self, most: int = 0) -> Lease:
+        """The next lease; of a range up to `most` examples instead of a batch."""
+        number = self.take_number()
         if self.returned:
             old = self.returned.popleft()
             return Lease(number, old.first, old.count, old.attempt + 1)
         first, count, batch = self.ranges.popleft()
-        size = min(batch, count)
+        size = min(most or batch, count)
         if count > size:
             self.ranges.appendleft((first + size, count - size, batch))
         return Lease(number, first, size)
 
+    def take_number(self) -> int:
+        number, self.next_number = self.next_number, self.next_number + 1
+        return number
+
 
 class Pace:
-    """The number of gradients that each worker has delivered since the last switch, and the minimum."""
+    """The number of gradients that each worker has delivered since the last switch, and the minimum.
+
+    Workers that wait for work are also listed here, by this number.
+    """
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.slowest = 0
+        self.parked_at: dict[int, dict[int, None]] = {}  # in the order of their requests
         self._workers_at: Counter[int] = Counter()
 
     def join(self, worker: int) -> None:
@@ -84,18 +86,36 @@ class Pace:
         self._drop(self.counts.pop(worker))
         self._find_slowest()
 
-    def advance(self, worker: int) -> None:
+    def park(self, worker: int) -> None:
+        self.parked_at.setdefault(self.counts[worker], OrderedDict())[worker] = None
+
+    def unpark(self, worker: int) -> None:
         count = self.counts[worker]
+        del self.parked_at[count][worker]
+        if not self.parked_at[count]:
+            del self.parked_at[count]
+
+    def advance(self, worker: int) -> None:
+        """The worker has ended one more lease. If it already waits for work, it keeps its place."""
+        count = self.counts[worker]
+        waits = worker in self.parked_at.get(count, ())
+        if waits:
+            self.unpark(worker)
         self.counts[worker] = count + 1
         self._workers_at[count + 1] += 1
         self._drop(count)
         self._find_slowest()
+        if waits:
+            self.park(worker)
 
-    def restart(self) -> None:
+    def restart(self, parked: Iterable[int]) -> None:
         """Reset all counts: past deliveries no longer hold anyone back."""
         self.slowest = 0
         self.counts = dict.fromkeys(self.counts, 0)
         self._workers_at = Counter(self.counts.values())
+        self.parked_at.clear()
+        for worker in parked:
+            self.park(worker)
 
     def _drop(self, count: int) -> None:
         self._workers_at[count] -= 1
@@ -134,7 +154,6 @@ class Work:
         self.pace = Pace()
         # OrderedDict pops its first item in constant time; a dict walks over deleted entries.
         self.parked: dict[int, None] = OrderedDict()  # in the order of their requests
-        self.parked_at: dict[int, dict[int, None]] = {}  # the same, by gradients delivered
         self.flying: dict[int, Flight] = {}  # by lease
         self.flights_of: dict[int, set[int]] = {}  # leases by worker
         self.waiting: dict[int, Flight] = {}  # by lease, in arrival order
@@ -142,7 +161,10 @@ class Work:
         self.flying_adopted = 0  # flying examples begun under an earlier strategy
         self.flying_for: Counter[int] = Counter()  # other flying examples, by token
         self.waiting_examples = 0
+        self.copies = Copies()
+        self.speeds = Speeds()
         self.at = 0.0  # time of the last event, in seconds
+        self.stepped_at = 0.0  # time of the last step
         self.merges = Merges()
         self.adopted_before = 0  # leases with lower numbers were begun under an earlier strategy
 
@@ -169,52 +191,74 @@ class Work:
         self.merges = Merges(at)
         self.flying_adopted = self.flying_examples
         self.flying_for.clear()
-        for under_way in (self.flying, self.waiting):
+        for under_way in (self.flying, self.waiting, self.copies.by_original):
             for lease, flight in under_way.items():
                 under_way[lease] = replace(flight, token=max(flight.token, self.step))
-        self.pace.restart()
-        self.parked_at = {0: OrderedDict(self.parked)} if self.parked else {}
+        self.pace.restart(self.parked)
         self.supply.recut(batch)
 
     def join(self, worker: int) -> None:
         self.pace.join(worker)
+        self.speeds.join(worker)
         self.flights_of[worker] = set()
 
     def park(self, worker: int) -> None:
-        self.parked[worker] = None
-        self._queue(worker)
+        if worker not in self.parked:
+            self.parked[worker] = None
+            self.pace.park(worker)
 
-    def begin(self, worker: int, token: int) -> Flight:
+    def begin(self, worker: int, token: int, most: int = 0) -> Flight:
         self.unpark(worker)
-        flight = Flight(self.supply.take(), worker, token, self.step)
-        self.flying[flight.lease.number] = flight
+        flight = Flight(self.supply.take(most), worker, token, self.step, self.at)
         self.flights_of[worker].add(flight.lease.number)
+        self._fly(flight)
+        return flight
+
+    def _fly(self, flight: Flight) -> None:
+        self.flying[flight.lease.number] = flight
         self.flying_examples += flight.lease.count
-        self.flying_for[token] += flight.lease.count
+        if self.adopted(flight):
+            self.flying_adopted += flight.lease.count
+        else:
+            self.flying_for[flight.token] += flight.lease.count
+
+    # ---- copies ----
+
+    def begin_copy(self, worker: int, lease: int, token: int) -> Flight:
+        """The worker computes an open lease of another worker too."""
+        self.unpark(worker)
+        of = self.flying[lease].lease
+        own = Lease(self.supply.take_number(), of.first, of.count, of.attempt + 1)
+        flight = Flight(own, worker, token, self.step, self.at)
+        self.flights_of[worker].add(own.number)
+        self.copies.add(lease, flight)
+        return flight
+
+    def promote(self, copy: int) -> None:
+        """A copy takes the place of its original, which becomes the copy."""
+        original = self.copies.original_of[copy]
+        flight = self.copies.remove(original)
+        worker = self.flying[original].worker
+        self.copies.add(copy, self.land(original))
+        self.flights_of[worker].add(original)
+        self._fly(flight)
+
+    def drop_copy(self, original: int) -> Flight:
+        """The copy is not needed. Its worker may still be computing it."""
+        flight = self.copies.remove(original)
+        self.flights_of[flight.worker].discard(flight.lease.number)
         return flight
 
     def unpark(self, worker: int) -> None:
         """The worker no longer waits for work, if it did."""
         if worker in self.parked:
             del self.parked[worker]
-            self._unqueue(worker)
+            self.pace.unpark(worker)
 
-    def _queue(self, worker: int) -> None:
-        self.parked_at.setdefault(self.pace.counts[worker], OrderedDict())[worker] = None
-
-    def _unqueue(self, worker: int) -> None:
-        count = self.pace.counts[worker]
-        del self.parked_at[count][worker]
-        if not self.parked_at[count]:
-            del self.parked_at[count]
-
-    def advance(self, worker: int) -> None:
-        """The worker has ended one more lease. If it already waits for work, it keeps its place."""
-        if worker in self.parked:
-            self._unqueue(worker)
-        self.pace.advance(worker)
-        if worker in self.parked:
-            self._queue(worker)
+    def flight(self, lease: int) -> Flight:
+        """Of an open lease, which may be a copy."""
+        original = self.copies.original_of.get(lease)
+        return self.flying[lease] if original is None else self.copies.by_original[original]
 
     def arrive(self, lease: int, version: int = 0) -> Flight:
         """The gradient has arrived and waits for a step. It may have seen a newer version than required."""
@@ -242,12 +286,9 @@ class Work:
         for lease in leases:
             self.waiting_examples -= self.waiting.pop(lease).lease.count
 
-    def drop_flights(self, worker: int) -> tuple[Flight, ...]:
-        """Remove the worker's flights and return them in order."""
-        return tuple(self.land(lease) for lease in sorted(self.flights_of[worker]))
-
     def leave(self, worker: int) -> None:
         """Remove a worker whose flights were dropped."""
         self.unpark(worker)
         del self.flights_of[worker]
         self.pace.leave(worker)
+        self.speeds.leave(worker)

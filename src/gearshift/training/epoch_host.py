@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gearshift.embedding.horizons import Horizons
@@ -13,6 +13,7 @@ from gearshift.sync.strategy import Strategy
 from gearshift.training.ended import BatchMeasures, Ended
 from gearshift.training.engine import Observer
 from gearshift.training.requests import ResizeRequest, SwitchRequest
+from gearshift.training.timing import Moment
 
 if TYPE_CHECKING:
     from gearshift.training.training import Training
@@ -35,6 +36,31 @@ class TrainingClock:
         self._mark = time.perf_counter()
 
 
+class Evaluations:
+    """Evaluates between two steps, as often as the plan says."""
+
+    def __init__(self, training: Training, observer: Observer, refresh: Callable[[], None]) -> None:
+        self._training, self._observer, self._refresh = training, observer, refresh
+        self._due = False
+
+    def note_step(self, before: Moment) -> None:
+        training, every = self._training, self._training.plan.evaluation.every
+        if every and training.progress.examples < training.total and every.due(before, training.moment):
+            self._due = True
+
+    def carry_out_if_due(self, ready: Callable[[], bool]) -> None:
+        """If the learner is not ready yet, the evaluation is still due after the next step."""
+        if self._due and ready():
+            self._due = False
+            self.carry_out()
+
+    def carry_out(self) -> None:
+        training = self._training
+        if training.validation.is_due(training.step):
+            self._refresh()
+            training.validation.evaluate(training.learner, self._observer)
+
+
 class EpochHost(ABC):
     """The host of one training's epochs. Engines override what they do differently."""
 
@@ -42,7 +68,7 @@ class EpochHost(ABC):
         self.training, self.observer = training, observer
         self.before = training.moment
         self.clock = TrainingClock(training)
-        self._evaluation_due = False
+        self.evaluations = Evaluations(training, observer, self._refresh)
 
     # Called by the engine
 
@@ -58,12 +84,14 @@ class EpochHost(ABC):
         self.observer.happened(event, actions)
         self.training.requests.observe(event, actions)
 
+    def duplicated(self, examples: int) -> None:
+        self.training.progress.duplicated += examples
+
     def stepped(self) -> bool:
-        training, progress, every = self.training, self.training.progress, self.training.plan.evaluation.every
+        training, progress = self.training, self.training.progress
         self.clock.count()
-        if every and progress.examples < training.total and every.due(self.before, training.moment):
-            self._evaluation_due = True
-        self._evaluate_if_due()
+        self.evaluations.note_step(self.before)
+        self.evaluations.carry_out_if_due(self._ready_to_save)
         training.requests.request_planned_switch(progress, training.total)
         if (automatic := training.active_strategy.automatic) is not None:
             for sentence in automatic.new_outcomes():
@@ -80,23 +108,13 @@ class EpochHost(ABC):
         """Called when all data has been processed. Returns whether another epoch follows."""
         self.training.progress.begin_next_epoch()
         self.training.replicas.begin_without_velocity()
-        self._evaluate()
+        self.evaluations.carry_out()
         return self.training.has_next_epoch
 
     def _account(self, leases: Sequence[Ended[BatchMeasures]]) -> None:
         self.training.expiry.note(leases)
         for sentence in self.training.accounts.count(leases, self.training.step):
             self.observer.notify(sentence)
-
-    def _evaluate_if_due(self) -> None:
-        if self._evaluation_due and self._ready_to_save():
-            self._evaluation_due = False
-            self._evaluate()
-
-    def _evaluate(self) -> None:
-        if self.training.validation.is_due(self.training.step):
-            self._refresh()
-            self.training.validation.evaluate(self.training.learner, self.observer)
 
     def _ready_to_save(self) -> bool:
         """Whether the learner holds the state to save. If so, `progress` has been updated with the open leases."""

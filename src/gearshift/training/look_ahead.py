@@ -37,18 +37,19 @@ LOADERS = 2  # one waits for the disk, while the other puts rows into memory
 class RowsAhead:
     """The rows of learners that train on the same batches. Only the first learner's index of a batch is passed on."""
 
-    def __init__(self, learners: Sequence[Learner]) -> None:
-        self._first, self._others = learners[0], learners[1:]
+    def __init__(self, learners: Sequence[Learner], *, cut: bool) -> None:
+        self._first, self._others, self._cut = learners[0], learners[1:], cut
 
     @property
     def policy(self) -> LookAhead | None:
         return self._first.lookahead
 
     def find(self, batch: Batch) -> IndexedBatch:
-        return self._first.find(batch)
+        return IndexedBatch(batch, (), ()) if self._cut else self._first.find(batch)
 
     def prefetch(self, indexed: IndexedBatch) -> None:
-        for tier, ids_U in self._by_tier(indexed.batch, indexed.ids):
+        ids = indexed.ids or unique_ids(indexed.batch, self._first.worker.groups)
+        for tier, ids_U in self._by_tier(indexed.batch, ids):
             tier.prefetch(ids_U)
 
     def begin_chunk(self) -> None:
@@ -77,10 +78,10 @@ class RowsAhead:
 
 
 def read_ahead(
-    batches: Generator[Batch], learners: Sequence[Learner], workers: int
+    batches: Generator[Batch], learners: Sequence[Learner], workers: int, *, cut: bool = False
 ) -> Generator[IndexedBatch]:
-    """The batches with their distinct ids, in order."""
-    rows = RowsAhead(learners)
+    """The batches with their distinct ids, in order; without them if the batches will be cut into several leases."""
+    rows = RowsAhead(learners, cut=cut)
     if rows.policy is not None and rows.policy.in_chunks:
         indexed = in_chunks(batches, rows, rows.policy)
     else:

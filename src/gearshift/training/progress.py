@@ -20,6 +20,7 @@ class Progress:
     examples: int = 0  # applied or discarded
     switched: int = 0  # number of planned switches made
     applied: int = 0  # leases that formed steps
+    duplicated: int = 0  # examples that were computed a second time for nothing
     discarded: dict[str, int] = field(default_factory=dict)  # discarded leases, by reason
     examples_by_worker: dict[str, int] = field(default_factory=dict)
     lost_by_worker: dict[str, int] = field(default_factory=dict)  # of these, the discarded ones

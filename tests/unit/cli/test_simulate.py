@@ -31,6 +31,17 @@ def test_one_slow_worker(shell: Shell) -> None:
     assert rows["gba"][-2:] == ["4", "0"]
 
 
+def test_duplicated_examples_have_a_column_if_there_are_any(shell: Shell) -> None:
+    strategies = ("--strategies", "sync,balanced")
+    code, out, _ = shell("simulate", "--bursts", "10%=10x", *strategies)
+    assert code == 0 and out.splitlines()[2].split()[-2:] == ["duplicated", "discarded"]
+    rows = table(out)
+    assert rows["sync"][-2:] == ["0", "0"]
+    assert int(rows["balanced"][-2].replace(",", "")) > 0 and rows["balanced"][-1] == "0"
+    assert float(rows["balanced"][2]) > 2.0
+    assert "duplicated" not in shell("simulate", "--strategies", "sync,gba")[1]
+
+
 def test_a_very_slow_worker_loses_its_data_and_the_user_is_told(shell: Shell) -> None:
     code, out, _ = shell("simulate", "--slow", "3=10x", "--strategies", "sync,gba,gba:max_lag=100")
     assert code == 0

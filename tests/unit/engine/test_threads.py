@@ -16,11 +16,12 @@ from torch import nn
 
 import gearshift as gs
 from examples import PLAIN, Steep, make_batch
-from gearshift.cluster_model.cluster import ClusterModel, Compute, Slow, SlowPeriod
+from gearshift.cluster_model.cluster import Bursts, ClusterModel, Compute, Slow, SlowPeriod
 from gearshift.engine.local_engine import LocalEpoch
 from gearshift.errors import UserError
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.parameters.server import Server
+from gearshift.run.replay import replay
 from gearshift.sync.global_batch import GlobalBatch
 from gearshift.sync.registry import REPLICATED, STRATEGIES
 from gearshift.sync.strategy import Step
@@ -420,6 +421,31 @@ def test_a_worker_that_loses_its_data_is_named_at_the_end(tmp_path: Path) -> Non
     said = f"data   worker 2 lost {100 * share:.0f} % of the examples"
     assert any(line.startswith(said) for line in result.lines)
     assert f"+ {report['discarded']} discarded (too late)" in result.lines[0]
+
+
+def test_late_leases_are_computed_twice_and_each_example_counts_once(tmp_path: Path) -> None:
+    """Also if the run is stopped while two workers compute the same examples, and resumed."""
+    cluster = ClusterModel(4, Compute(per_example=2e-4), bursts=(Bursts(0.15, 20.0),))
+    seen = []
+
+    class StopAtCopy(gs.Callback):
+        def on_step(self, run: gs.Run) -> None:
+            progress = run.training.progress
+            if progress.duplicated and run.status().step > 20:
+                seen.append(progress.duplicated)
+                run.stop()
+
+    made = {"workers": 4, "strategy": "balanced", "inject": cluster}
+    folder = trainer(tmp_path, **made).fit(model(), data(8000), callbacks=[StopAtCopy()]).folder
+    assert seen and replay(folder).difference is None
+    facts = Checkpoint.open((folder / "checkpoints" / "last").resolve()).facts["progress"]
+    assert facts["examples"] + sum(count for _, count in facts["open"]) == facts["position"] < 8000
+    result = trainer(tmp_path, **made).fit(model(), data(8000), resume=folder)
+    report = result.report
+    assert report["examples"] == 8000 == report["progressive"]["examples"]
+    assert (report["discarded"], report["staleness"]["max"], report["global_steps"]) == (0, 0, 100)
+    assert report["duplicated_examples"] > seen[0]
+    assert f"{report['duplicated_examples']:,} examples were computed a second time" in result.lines[0]
 
 
 @pytest.mark.parametrize("strategy", list(STRATEGIES))

@@ -10,10 +10,12 @@ import pytest
 from gearshift.experiments.paired_runs import Interval, compare, interval, seeds_to_settle, student95, verdict
 
 
-def report(auc: float, rate: float = 100.0, discarded: int = 0) -> dict:
+def report(auc: float, rate: float = 100.0, discarded: int = 0, duplicated: int = 0) -> dict:
     return {
         "auc": auc,
         "examples_per_second": rate,
+        "examples": 1000,
+        "duplicated_examples": duplicated,
         "applied": 10 - discarded,
         "discarded": discarded,
         "discarded_by_reason": {"too late": discarded} if discarded else {},
@@ -56,6 +58,13 @@ def test_pairing_cancels_what_the_seeds_bring() -> None:
     assert second.discarded == 5 and second.discarded_share == pytest.approx(0.1)
     assert second.price_per_billion == pytest.approx(1e9 / 300 / 3600 * 0.36 * 8)
     assert second.as_json()["difference"]["mean"] == pytest.approx(0.000204, abs=1e-6)
+
+
+def test_duplicated_examples_are_a_share_of_all() -> None:
+    runs = [report(0.7, duplicated=30), report(0.7, duplicated=50)]
+    first, second = compare({"sync": [report(0.7), report(0.7)], "balanced": runs})
+    assert (first.duplicated_share, second.duplicated_share) == (0.0, pytest.approx(0.04))
+    assert second.discarded == 0
 
 
 def test_one_seed_gives_no_interval_and_no_verdict() -> None:

@@ -7,6 +7,7 @@ import math
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,11 @@ def test_every_line_is_of_the_format_and_every_name_has_one_type() -> None:
             assert found and math.isfinite(float(found[1])), line
             assert line.startswith(typed[-1] + "{"), "samples stand below their type"
     assert len(typed) == len(set(typed))
+
+
+def test_it_has_the_examples_that_were_computed_a_second_time() -> None:
+    text = prometheus.text("shop", replace(STATUS, duplicated=512), {})
+    assert 'gearshift_duplicated_examples{run="shop"} 512\n' in text
 
 
 def test_the_parser_of_prometheus_reads_it() -> None:

@@ -19,6 +19,7 @@ from gearshift.sync.events import (
     Begin,
     DataExhausted,
     Discard,
+    Duplicate,
     Event,
     Exchange,
     ExchangeDone,
@@ -29,6 +30,7 @@ from gearshift.sync.events import (
     Reissue,
     Supplied,
     SwitchRequested,
+    TimePassed,
     WorkerJoined,
     WorkerLost,
     WorkRequested,
@@ -99,6 +101,9 @@ class Ledger:
             case Reissue(lease, reason):
                 assert reason
                 self._end(lease, "reissued")
+            case Duplicate(lease, reason):
+                assert reason
+                self._end(lease, "duplicate")
             case Exchange(number):
                 assert number == self.work.merges.count + 1, "they are numbered without a gap"
                 assert not self.work.flying, "nobody computes while replicas meet"
@@ -113,13 +118,13 @@ class Ledger:
         for part in parts:
             assert bool(part.weight) != bool(part.reason), "weight 0 has a reason, and nothing else has"
             adopted = part.lease < self.work.adopted_before
-            assert self.strategy.name != "sync" or adopted or part.staleness == 0
+            assert self.strategy.name not in ("sync", "balanced") or adopted or part.staleness == 0
             self._end(part.lease, "applied" if part.weight else "discarded")
 
     def _end(self, lease: int, how: str) -> None:
         assert lease not in self.ends, f"lease {lease} ends again"
         self.ends[lease] = how
-        if how != "reissued":
+        if how in ("applied", "discarded"):
             of = self.leases[lease]
             self.ended_examples.update(range(of.first, of.first + of.count))
 
@@ -146,12 +151,18 @@ def check_books(coordinator: Coordinator) -> None:
     assert work.waiting_examples == sum(f.lease.count for f in waiting)
     assert work.flying_adopted == sum(f.lease.count for f in flying if work.adopted(f))
     assert dict(work.flying_for) == {token: n for token, n in own.items() if n}
-    held = {worker: {f.lease.number for f in flying if f.worker == worker} for worker in work.pace.counts}
+    copies = work.copies.by_original
+    under_way = [*flying, *copies.values()]
+    held = {worker: {f.lease.number for f in under_way if f.worker == worker} for worker in work.pace.counts}
     assert work.flights_of == held
+    assert work.copies.original_of == {copy.lease.number: original for original, copy in copies.items()}
+    for original, copy in copies.items():
+        of = work.flying[original].lease
+        assert (of.first, of.count) == (copy.lease.first, copy.lease.count)
     counts = work.pace.counts
     assert not counts or work.pace.slowest == min(counts.values())
-    assert {w: c for c, at in work.parked_at.items() for w in at} == {w: counts[w] for w in work.parked}
-    assert all(work.parked_at.values())
+    assert {w: c for c, at in work.pace.parked_at.items() for w in at} == {w: counts[w] for w in work.parked}
+    assert all(work.pace.parked_at.values())
     if strategy.name in ("async", "bounded_staleness"):
         assert not waiting
     if strategy.name == "bounded_staleness":
@@ -200,11 +211,14 @@ class World(Ledger):
 
     @property
     def flights(self) -> list[tuple[int, int]]:
-        return [(flight.worker, lease) for lease, flight in self.work.flying.items()]
+        """Also of copies, and of copies that are not needed any more but are still computed."""
+        under_way = (*self.work.flying.values(), *self.work.copies.by_original.values())
+        return [(f.worker, f.lease.number) for f in (*under_way, *self.work.copies.dropped.values())]
 
     @property
     def idle(self) -> list[int]:
-        return [w for w in self.alive if not self.work.flights_of[w] and w not in self.work.parked]
+        busy = {worker for worker, _ in self.flights} | self.work.parked.keys()
+        return [worker for worker in self.alive if worker not in busy]
 
     def join(self) -> int:
         worker, self.newcomers = self.newcomers, self.newcomers + 1
@@ -238,6 +252,10 @@ class World(Ledger):
 
     def switch(self, strategy: str, settings: dict[str, Any]) -> None:
         self.handle(SwitchRequested(strategy, settings))
+
+    def wait(self) -> None:
+        """So long that an idle worker may begin a copy."""
+        self.handle(TimePassed())
 
     def exchanged(self) -> None:
         """Replicas have met; it is told twice, as over a network."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from gearshift.sync.events import Begin
 from tests.unit.sync.ledger import World
 
 EXCHANGE = st.sampled_from(["background", {"every": 1}, {"every": 3}, {"every": "5s"}])
@@ -29,7 +30,7 @@ OWN: dict[str, dict[str, Any]] = {
     "k_step_adam": {"exchange": st.integers(1, 4), "warmup_steps": st.none() | st.integers(0, 3)},
 }
 NAMES = [
-    "sync", "async", "bounded_staleness", "buffered_async", "backup_workers", "gba",
+    "sync", "balanced", "async", "bounded_staleness", "buffered_async", "backup_workers", "gba",
     "easgd", "bmuf", "model_averaging", "k_step_adam",
 ]  # fmt: skip
 
@@ -104,7 +105,8 @@ class Schedule(RuleBasedStateMachine):
     @rule(data=st.data())
     def same_push_again(self, data: st.DataObject) -> None:
         flight = data.draw(st.sampled_from(list(self.world.work.waiting.values())))
-        assert self.world.arrive(flight.worker, flight.lease.number) == []
+        actions = self.world.arrive(flight.worker, flight.lease.number)
+        assert all(isinstance(action, Begin) for action in actions), "at most a copy, because time has passed"
 
     @precondition(lambda self: self.world.work.parked)
     @rule(data=st.data())
@@ -119,6 +121,11 @@ class Schedule(RuleBasedStateMachine):
     @rule()
     def exhaust(self) -> None:
         self.world.exhaust()
+
+    @rule(times=st.integers(1, 5))
+    def wait(self, times: int) -> None:
+        for _ in range(times):
+            self.world.wait()
 
     @precondition(lambda self: self.world.work.merges.under_way)
     @rule()

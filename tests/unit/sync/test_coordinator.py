@@ -1,6 +1,7 @@
 """Corner cases of the coordinator and of each strategy, including past bugs."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,7 @@ class Forming:
 
     parts: tuple
     name = "forming"
+    global_batch = 1
 
     def start(self, work):
         return None
@@ -333,7 +335,7 @@ def test_the_state_tells_settings_apart():
 
 def test_what_is_no_event_is_our_mistake():
     with pytest.raises(AssertionError):
-        world("gba", 1).coordinator.handle("hello")
+        world("gba", 1).coordinator.handle(SimpleNamespace(at=0.0))
 
 
 def test_leases_of_no_examples_are_our_mistake():

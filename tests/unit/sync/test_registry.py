@@ -15,6 +15,7 @@ from gearshift.sync.registry import (
     IN_ROUNDS,
     SCHEDULED_AHEAD,
     STRATEGIES,
+    gradients_per_step,
     local_batch,
     make_strategy,
     resolve,
@@ -57,7 +58,7 @@ class TestMakeStrategy:
     @pytest.mark.parametrize(
         ("name", "settings", "sentence"),
         [
-            ("gbaa", {}, "unknown strategy `gbaa`. Did you mean gba? (sync, async, "),
+            ("gbaa", {}, "unknown strategy `gbaa`. Did you mean gba? (sync, balanced, "),
             ("zzz", {}, "unknown strategy `zzz`. (sync, "),
             ("gba", {**SIZES, "lag": 1}, "strategy gba has no setting `lag`: it has max_lag, decay, divisor"),
             ("sync", {**SIZES, "lag": 1}, "strategy sync has no setting `lag`: it has none"),
@@ -250,3 +251,18 @@ class TestForARun:
         assert resolve("auto", {"margin": 0.1}, 80, 4) == resolve("sync", {}, 80, 4)
         with pytest.raises(UserError, match="strategy auto has no setting `marginn`"):
             resolve("auto", {"marginn": 0.1}, 80, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "gradients"),
+    [
+        ("sync", {}, 4),
+        ("balanced", {}, 4),  # with shares of the mean size
+        ("gba", {"batch": 3}, 3),
+        ("async", {}, 1),
+        ("bounded_staleness", {}, 1),
+        ("buffered_async", {"gradients_per_step": 7}, 7),
+    ],
+)
+def test_gradients_of_a_step(name, settings, gradients):
+    assert gradients_per_step(make_strategy(name, {**SIZES, **settings})) == gradients

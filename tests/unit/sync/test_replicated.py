@@ -1,11 +1,13 @@
 """Replica strategies as values: what users write, the five choices it means, and what is refused."""
 
 import re
+from typing import get_args
 
 import pytest
 
 from gearshift.errors import UserError
-from gearshift.sync.exchange import Background, EverySeconds, EverySteps, exchange_of, trigger_of
+from gearshift.settings.units import Unit
+from gearshift.sync.exchange import Background, EverySeconds, EverySteps, Exchange, exchange_of, trigger_of
 from gearshift.sync.registry import REPLICATED, make_strategy
 from gearshift.sync.replicated import choices_of
 
@@ -37,6 +39,13 @@ def test_an_exchange_has_one_form(written, meant):
 def test_an_exchange_that_is_none_is_refused(wrong):
     with pytest.raises(UserError, match=r"it must be background, \{every: 5\} \(batches\) or \{every: 2s\}"):
         exchange_of(wrong)
+
+
+def test_an_exchange_in_a_config():
+    (unit,) = (part for part in get_args(Exchange) if isinstance(part, Unit))
+    assert unit.parse("2s") == {"every": "2s"}
+    with pytest.raises(ValueError, match="expected background"):
+        unit.parse("often")
 
 
 def test_a_trigger_from_an_exchange():

@@ -199,21 +199,17 @@ class CoordinatorRole:
             self.running.tick(self.patience)
             self.proceed()
 
-    def figures(self) -> dict[str, float]:
-        """The members that are present, and what is in progress. May be called from any thread."""
-        figures: dict[str, float] = {
-            "workers": len(self.sessions),
-            "orders_open": 0,
-            "incarnation": self.incarnation,
-            "ring_rounds": self.all_reduce_groups.rounds - self.all_reduce_groups.relayed_rounds,
-            "relayed_rounds": self.all_reduce_groups.relayed_rounds,
-            "rings_broken": self.all_reduce_groups.broken,
-        }
-        if (running := self.running) is not None:
-            work = running.passes.epoch.coordinator.work
-            figures["orders_open"] = len(running.orders.open)
-            figures |= {"leases_open": len(work.flying), "gradients_waiting": len(work.waiting)}
-        return figures
+    def wakes_in(self, now: float) -> float | None:
+        """The seconds after which `time_passed` may have a consequence; None: never, unless something happens."""
+        self.now = now
+        return None if self.epoch is None or self.over else self.epoch.wakes_in
+
+    def time_passed(self, now: float) -> None:
+        """Lets idle workers begin what only time allows."""
+        self.now = now
+        if self.epoch is not None and not self.over:
+            self.epoch.time_passed()
+            self.proceed()
 
     # ---- requests of the host ----
 

@@ -84,7 +84,7 @@ class DataPasses:
 
     def _supply(self) -> None:
         epoch = self.epoch
-        while epoch.hungry:
+        while epoch.coordinator.hungry:
             strategy = epoch.coordinator.strategy
             count = min(strategy.global_batch, self._examples - self.position)
             if count:

@@ -29,6 +29,7 @@ class StepWatcher:
         self._accounts, self._meetings, self._cut_every = accounts, meetings, cut_every
         self._take_cut = take_cut
         self.rate, self.ended, self.horizons = accounts.rate, accounts.ended, accounts.horizons
+        self.duplicated = accounts.duplicated
         self._steps = 0
         self._cut_due = self._stop = False
 

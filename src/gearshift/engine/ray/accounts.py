@@ -95,7 +95,7 @@ class TrainingAccounts(EpochHost):
         self.clock.count()
         self.note_position()
         self._expect_velocity()
-        self._evaluate_if_due()
+        self.evaluations.carry_out_if_due(self._ready_to_save)
         self._session.parts.saving.save_if_requested(self._ready_to_save)
         self.clock.restart()
         self.handle_requests()

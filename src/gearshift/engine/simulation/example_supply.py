@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gearshift.sync.events import DataExhausted, Supplied
-from gearshift.sync.strategy import Strategy
+from gearshift.sync.strategy import Strategy, cuts
 from gearshift.sync.work import Work
 
 
@@ -18,6 +18,7 @@ class ExampleSupply:
         if work.supply or not work.parked:
             return None
         leases = -(-strategy.global_batch // strategy.batch)
-        first, count = self._supplied, min(leases * strategy.batch, self.examples - self._supplied)
+        most = strategy.global_batch if cuts(strategy) else leases * strategy.batch
+        first, count = self._supplied, min(most, self.examples - self._supplied)
         self._supplied += count
         return Supplied(first, count, strategy.batch, now)

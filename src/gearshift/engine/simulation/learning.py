@@ -8,6 +8,7 @@ has its true effect without any waiting. Every example is scored once, before it
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +19,7 @@ from gearshift.data.batch import Batch
 from gearshift.data.dataset import Dataset
 from gearshift.data.prefetch import prefetched
 from gearshift.embedding.lookup import IndexedBatch
+from gearshift.engine.lease_batches import LeaseBatches
 from gearshift.engine.simulation.replica_members import ReplicaLearning
 from gearshift.engine.simulation.simulator import simulate
 from gearshift.engine.simulation.switch_plan import SimulatedSwitch
@@ -27,9 +29,10 @@ from gearshift.metrics import Measures, Slices
 from gearshift.parameters.push import LocalPush, Push
 from gearshift.parameters.replicas.group import Replicas
 from gearshift.sync.automatic import Automatic
-from gearshift.sync.events import Action, Apply, Begin, Discard, Part, Reissue
+from gearshift.sync.events import Action, Apply, Begin, Discard, Duplicate, Lease, Part, Reissue
+from gearshift.sync.registry import STRATEGIES
 from gearshift.sync.replicated import choices_of
-from gearshift.sync.strategy import Strategy
+from gearshift.sync.strategy import Strategy, cuts
 from gearshift.training.baseline import Baseline
 from gearshift.training.learner import Learner
 from gearshift.training.progress import Progress
@@ -61,7 +64,8 @@ def train_in_virtual_time(
     shuffle: tuple[int, int] | None = None,
     piece: int | None = None,
 ) -> VirtualRun:
-    """One pass over `data` with the workers of `cluster`. All strategies must take batches of one size.
+    """One pass over `data` with the workers of `cluster`. All strategies must have the same batch size; that of
+    balanced is the mean.
 
     `lr_scale` may depend on the number of examples done. `shuffle=(seed, epoch)` is the order of an epoch, as
     `Dataset.batches` takes it. Every `piece` examples are also measured separately, to show the short-term effect of a
@@ -79,8 +83,14 @@ def train_in_virtual_time(
             )
     run = VirtualRun()
     scale = lr_scale if callable(lr_scale) else lambda _: lr_scale
-    batches = data.batches(strategy.batch, shuffle=shuffle)
-    learning = _Learning(learner, batches, run, scale, piece)
+    any_cuts = any(map(cuts, [strategy, *(STRATEGIES.get(switch.strategy) for switch in planned)]))
+    if any_cuts and strategy.global_batch % strategy.batch:
+        raise UserError(
+            f"batch {strategy.batch} does not divide global_batch {strategy.global_batch}; in virtual time, balanced "
+            "needs a batch that does"
+        )
+    size = strategy.global_batch if any_cuts else strategy.batch
+    learning = _Learning(learner, _batches_of(data, learner, size, shuffle, cut=any_cuts), run, scale, piece)
     try:
         run.outcome = simulate(
             cluster, strategy, examples, switches=planned, automatic=automatic, learning=learning
@@ -90,13 +100,29 @@ def train_in_virtual_time(
     return run
 
 
+def _batches_of(
+    data: Dataset, learner: Learner, size: int, shuffle: tuple[int, int] | None, *, cut: bool
+) -> LeaseBatches:
+    def found(batches: Generator[Batch]) -> Generator[IndexedBatch]:
+        with closing(batches):
+            for batch in batches:
+                yield IndexedBatch(batch, (), ()) if cut else learner.find(batch)
+
+    return LeaseBatches(
+        lambda start, size: prefetched(found(data.batches(size, start=start, shuffle=shuffle)), depth=4),
+        learner.find,
+        position=0,
+        size=size,
+    )
+
+
 class _Learning:
     """Implements `simulator.Learning`: a copy of the model computes, and the learner's server applies."""
 
     def __init__(
         self,
         learner: Learner,
-        batches: Generator[Batch],
+        batches: LeaseBatches,
         run: VirtualRun,
         lr_scale: Callable[[int], float],
         piece: int | None,
@@ -104,9 +130,8 @@ class _Learning:
         self._expiry = RowExpiry(learner.schema, Progress(), Baseline(None, learner))
         self.learner, self.run, self.lr_scale, self.piece = learner, run, lr_scale, piece
         self._model = learner.model_copy(learner.worker.threads)
-        self._batches = prefetched(self._find(batches), depth=4)
-        self._indexed: dict[int, IndexedBatch] = {}  # by first example, until its lease ends
-        self._pushes: dict[int, tuple[int, Push]] = {}  # first example and gradient, by lease
+        self._batches = batches
+        self._pushes: dict[int, tuple[Lease, Push]] = {}  # by number of the lease
         self._worker_of: dict[int, int] = {}  # by lease
         self._replicas: Replicas | None = None  # of a replica strategy
 
@@ -116,12 +141,12 @@ class _Learning:
             self._replicas.fold()
 
     def begin(self, begin: Begin) -> None:
-        first = begin.lease.first
-        while first not in self._indexed:
-            indexed = next(self._batches)
-            self._indexed[indexed.batch.first] = indexed
-        push = self._model.compute(self._indexed[first], stream_of(0, first), self._flat(begin.worker))
-        self._pushes[begin.lease.number] = first, push.kept()
+        lease = begin.lease
+        while self._batches.position < lease.first + lease.count:
+            self._batches.next_block()
+        indexed = self._batches.lease(lease.first, lease.count).indexed()
+        push = self._model.compute(indexed, stream_of(0, lease.first), self._flat(begin.worker))
+        self._pushes[lease.number] = lease, push.kept()
         self._worker_of[begin.lease.number] = begin.worker
 
     # ---- replicas, by the rule of `gearshift.parameters.replicas.group` ----
@@ -157,8 +182,8 @@ class _Learning:
                 self._apply(parts, over_kept)
             case Discard(lease) if lease in self._pushes:
                 self._end(lease)
-            case Reissue(lease):
-                del self._pushes[lease], self._worker_of[lease]  # its examples are leased again
+            case Reissue(lease) | Duplicate(lease):  # its examples are leased again, or were twice
+                del self._pushes[lease], self._worker_of[lease]
             case _:
                 pass
 
@@ -177,21 +202,14 @@ class _Learning:
             self._end(part.lease)
 
     def _end(self, lease: int) -> None:
-        first, push = self._pushes.pop(lease)
+        of, push = self._pushes.pop(lease)
         del self._worker_of[lease]
-        batch = self._indexed.pop(first).batch
+        batch = self._batches.drop(of.first, of.count).batch
         labels, probabilities = batch.labels_BT[:, 0], push.probabilities_BT[:, 0]
         self.run.measures.update(labels, probabilities, batch.weights_B)
         if batch.times_B is not None:
             self._expiry.note_times(batch.times_B)
             self.run.days.update(batch.times_B // DAY, labels, probabilities, batch.weights_B)
         if self.piece is not None:
-            positions = np.arange(first, first + len(batch))
+            positions = np.arange(of.first, of.first + len(batch))
             self.run.pieces.update(positions // self.piece, labels, probabilities, batch.weights_B)
-
-    def _find(self, batches: Generator[Batch]) -> Generator[IndexedBatch]:
-        try:
-            for batch in batches:
-                yield self.learner.find(batch)
-        finally:
-            batches.close()

@@ -38,6 +38,7 @@ from gearshift.sync.events import (
     Exchange,
     ExchangeDone,
     SwitchRequested,
+    TimePassed,
     WorkerLost,
 )
 from gearshift.sync.registry import make_strategy
@@ -120,6 +121,7 @@ class Simulation:
             cluster, self._time, self._coordinator, self._traffic, learning, self._report
         )
         self._last_step = 0.0
+        self._wakes_at = -inf  # the last time that was planned
         self._events = 0
         self._batch = strategy.batch
         self._all_reduce = cluster.network.sync_step(cluster.workers)
@@ -170,6 +172,18 @@ class Simulation:
             self._handle(following)
         if isinstance(event, WorkerLost):
             self._refuse_hopeless()
+        self._plan_wake()
+
+    def _plan_wake(self) -> None:
+        """Time alone may let an idle worker begin."""
+        at = self._coordinator.wakes_at
+        if at is not None and at != self._wakes_at:
+            self._wakes_at = at
+            self._time.set(at, self._wake, 0, 0)
+
+    def _wake(self, _: int, __: int) -> None:
+        if self._time.now == self._wakes_at:
+            self._report(TimePassed(self._time.now))
 
     def _following(self) -> Event | None:
         strategy, now = self._coordinator.strategy, self._time.now

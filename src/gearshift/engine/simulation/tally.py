@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gearshift.sync.automatic import Change
-from gearshift.sync.events import Action, Apply, Begin, Discard, Reissue
+from gearshift.sync.events import Action, Apply, Begin, Discard, Duplicate, Reissue
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class Outcome:
     discarded: int
     discarded_by_reason: dict[str, int]
     reissued: int  # lost together with their worker
+    duplicated: int  # computed a second time for nothing
     applied_by_worker: tuple[int, ...]
     discarded_by_worker: tuple[int, ...]
     staleness: Distribution  # steps applied since its parameters were pulled
@@ -68,7 +69,7 @@ class Outcome:
 
 class Tally:
     def __init__(self, workers: int) -> None:
-        self.applied = self.discarded = self.reissued = self.batches = self.steps = 0
+        self.applied = self.discarded = self.reissued = self.duplicated = self.batches = self.steps = 0
         self.reasons: Counter[str] = Counter()
         self.staleness: Counter[int] = Counter()
         self.lag: Counter[int] = Counter()
@@ -89,6 +90,8 @@ class Tally:
             self._apply(action)
         elif isinstance(action, Reissue):
             self.reissued += self._open.pop(action.lease).lease.count
+        elif isinstance(action, Duplicate):
+            self.duplicated += self._open.pop(action.lease).lease.count
         elif (
             isinstance(action, Discard) and action.lease in self._open
         ):  # not the push of a lease that had ended
@@ -135,6 +138,7 @@ class Tally:
             discarded=self.discarded,
             discarded_by_reason=dict(self.reasons),
             reissued=self.reissued,
+            duplicated=self.duplicated,
             applied_by_worker=tuple(self.applied_by_worker),
             discarded_by_worker=tuple(self.discarded_by_worker),
             staleness=Distribution.of(self.staleness),

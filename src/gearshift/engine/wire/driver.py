@@ -20,6 +20,7 @@ from math import inf
 from typing import Any, Protocol
 
 from gearshift.engine.protocol.coordinator import CoordinatorRole
+from gearshift.engine.protocol.coordinator_figures import coordinator_figures
 from gearshift.engine.protocol.messages import COORDINATOR, Message
 from gearshift.engine.protocol.relay import RelayRole
 from gearshift.engine.protocol.shard import ShardRole
@@ -254,7 +255,7 @@ class RelayRunner(NeverWoken):
         return self.role.figures()
 
 
-class CoordinatorRunner(NeverWoken):
+class CoordinatorRunner:
     """After the end of the work the loop continues until no worker sends requests, so that all of them are notified."""
 
     def __init__(self, role: CoordinatorRole, interval: float) -> None:
@@ -268,6 +269,13 @@ class CoordinatorRunner(NeverWoken):
 
     def tick(self) -> None:
         self.role.tick(self._now())
+
+    def wake_at(self) -> float:
+        wakes_in = self.role.wakes_in(self._now())
+        return inf if wakes_in is None else self._awake + wakes_in
+
+    def wake(self) -> None:
+        self.role.time_passed(self._now())
 
     def _now(self) -> float:
         """Time in which this process received nothing (frozen, or in a long evaluation) does not count."""
@@ -289,7 +297,7 @@ class CoordinatorRunner(NeverWoken):
         return False
 
     def figures(self) -> dict[str, float]:
-        return self.role.figures()
+        return coordinator_figures(self.role)
 
 
 class WorkerRunner:
