@@ -7,7 +7,8 @@
     registry      strategies by name or `module:Class`; the batch sizes that follow from a global batch
     checks        checks of a strategy's settings
     automatic     `auto`: predicts the speed of sync and gba and proposes a switch when it pays off
-    synchronous, asynchronous, bounded_staleness, ringmaster, buffered_async, backup_workers, global_batch    one strategy each
+    synchronous, asynchronous, bounded_staleness, ringmaster, buffered_async, backup_workers,
+    global_batch  one strategy each
     exchange      how replicas exchange weights: five choices, as values
     replicated    the strategies with a dense replica per trainer, as values of these choices
 
