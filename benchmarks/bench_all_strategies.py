@@ -32,6 +32,7 @@ ARMS = {
     "gba": Arm("gba"),
     "async": Arm("async"),
     "bounded_staleness": Arm("bounded_staleness"),
+    "ringmaster": Arm("ringmaster"),
     "buffered_async": Arm("buffered_async"),
     "backup_workers": Arm("backup_workers", workers=9),
     "easgd": Arm("easgd"),

@@ -122,6 +122,7 @@ def test_one_step_from_a_warm_state_equals_the_oracle(
         ("backup_workers", {"batch": 20, "backups": 0}, GLOBAL),
         ("async", {"batch": 20}, 20),
         ("bounded_staleness", {"batch": 20}, 20),
+        ("ringmaster", {"batch": 20, "max_staleness": 0}, 20),
         ("bounded_staleness", {"batch": 20, "bound": 0}, 20),
     ],
 )

@@ -89,6 +89,7 @@ STRATEGIES: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "balanced": lambda rng: {"smallest": rng.choice([None, 1, 2])},
     "async": lambda rng: {},
     "bounded_staleness": lambda rng: {"bound": rng.randint(0, 3)},
+    "ringmaster": lambda rng: {"max_staleness": rng.choice([None, 0, 1, 3])},
     "buffered_async": lambda rng: {},
     "backup_workers": lambda rng: {"backups": rng.randint(0, 1)},
     "gba": lambda rng: {"max_lag": rng.choice([0, 1, 3]), "divisor": rng.choice(["all", "kept"])},

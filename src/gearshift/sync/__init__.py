@@ -8,8 +8,8 @@
     checks        checks of a strategy's settings
     automatic     `auto`: predicts the speed of sync and gba and proposes a switch when it pays off
     flight, copies, speeds    a lease under way; leases that two workers compute; how fast each worker is
-    synchronous, balanced, asynchronous, bounded_staleness, buffered_async, backup_workers, global_batch    one strategy
-                  each
+    synchronous, balanced, asynchronous, bounded_staleness, ringmaster, buffered_async, backup_workers,
+    global_batch  one strategy each
     exchange      how replicas exchange weights: five choices, as values
     replicated    the strategies with a dense replica per trainer, as values of these choices
 

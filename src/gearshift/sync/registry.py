@@ -22,13 +22,14 @@ from gearshift.sync.bounded_staleness import BoundedStaleness
 from gearshift.sync.buffered_async import BufferedAsync
 from gearshift.sync.global_batch import GlobalBatch
 from gearshift.sync.replicated import Bmuf, Easgd, KStepAdam, ModelAveraging, Replicated
+from gearshift.sync.ringmaster import Ringmaster
 from gearshift.sync.strategy import Strategy
 from gearshift.sync.synchronous import Sync
 
 STRATEGIES: dict[str, type[Any]] = {
     kind.name: kind
     for kind in (
-        Sync, Balanced, Async, BoundedStaleness, BufferedAsync, BackupWorkers, GlobalBatch,
+        Sync, Balanced, Async, BoundedStaleness, Ringmaster, BufferedAsync, BackupWorkers, GlobalBatch,
         Easgd, Bmuf, ModelAveraging, KStepAdam
     )
 }  # fmt: skip
@@ -156,7 +157,7 @@ def resolve(
 
 def gradients_per_step(strategy: Strategy) -> int:
     """With all workers present. A custom strategy is assumed to form steps of a global batch."""
-    if isinstance(strategy, Async | BoundedStaleness):
+    if isinstance(strategy, Async | BoundedStaleness | Ringmaster):
         return 1
     examples = strategy.examples if isinstance(strategy, BufferedAsync) else strategy.global_batch
     return -(-examples // strategy.batch)

@@ -10,6 +10,7 @@ A strategy of this package may also declare, as class attributes (`registry.py` 
 
 - `in_rounds = True`: every worker of a round has the same share, so the global batch must divide among them.
 - `scheduled_ahead = True`: work may be scheduled for a later step than the next, so lag differs from staleness.
+- `cuts = True`: `start` chooses the size of each lease, out of a global batch of examples.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def test_every_example_is_applied_or_discarded_once(tmp_path: Path, strategy: st
 
 
 def test_a_switch_in_a_live_run_loses_nothing(tmp_path: Path) -> None:
-    ways = ["gba", "async", "backup_workers", "buffered_async", "bounded_staleness", "sync"]
+    ways = ["gba", "async", "backup_workers", "buffered_async", "bounded_staleness", "ringmaster", "sync"]
 
     class Switcher(gs.Callback):
         def __init__(self) -> None:
@@ -463,7 +463,7 @@ def test_workers_join_and_leave_a_live_run(tmp_path: Path, strategy: str) -> Non
     whole = trainer(tmp_path, workers=begun_with, **made)
     report = whole.fit(model(), data(9000), callbacks=[Resizer()]).report
     assert not sizes and report["workers"] == 1 and report["examples"] == 9000
-    if strategy not in ("async", "bounded_staleness", "backup_workers", *REPLICATED):
+    if strategy not in ("async", "bounded_staleness", "ringmaster", "backup_workers", *REPLICATED):
         assert report["global_steps"] == 150
     assert len(report["examples_by_worker"]) >= 5
 

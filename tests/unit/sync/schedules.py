@@ -17,6 +17,7 @@ from tests.unit.sync.ledger import World
 EXCHANGE = st.sampled_from(["background", {"every": 1}, {"every": 3}, {"every": "5s"}])
 OWN: dict[str, dict[str, Any]] = {
     "bounded_staleness": {"bound": st.integers(0, 3)},
+    "ringmaster": {"max_staleness": st.none() | st.integers(0, 3)},
     "buffered_async": {"gradients_per_step": st.none() | st.integers(1, 5)},
     "backup_workers": {"backups": st.integers(0, 2)},
     "gba": {
@@ -30,7 +31,7 @@ OWN: dict[str, dict[str, Any]] = {
     "k_step_adam": {"exchange": st.integers(1, 4), "warmup_steps": st.none() | st.integers(0, 3)},
 }
 NAMES = [
-    "sync", "balanced", "async", "bounded_staleness", "buffered_async", "backup_workers", "gba",
+    "sync", "balanced", "async", "bounded_staleness", "ringmaster", "buffered_async", "backup_workers", "gba",
     "easgd", "bmuf", "model_averaging", "k_step_adam",
 ]  # fmt: skip
 

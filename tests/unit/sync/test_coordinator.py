@@ -356,3 +356,29 @@ def test_upcoming_leases_are_those_that_are_taken(ranges, returned):
     upcoming = list(supply.upcoming())
     assert upcoming == [(lease.first, lease.count) for lease in (supply.take() for _ in upcoming)]
     assert not supply
+
+
+class TestRingmaster:
+    def test_a_gradient_that_is_too_old_is_discarded_with_its_reason(self):
+        it = world("ringmaster", 2, max_staleness=1)
+        deliver(it, 0)
+        deliver(it, 0)
+        (lease,) = it.work.flights_of[1]
+        (discard,) = it.arrive(1, lease)
+        reason = "computed on parameters 2 versions old, more than max_staleness = 1"
+        assert discard == Discard(lease, reason)
+
+    def test_without_a_setting_it_allows_two_versions_per_worker(self):
+        it = world("ringmaster", 2)
+        for _ in range(4):
+            deliver(it, 0)
+        assert kinds(deliver(it, 1)) == ["Apply", "Begin"]  # four versions old
+        for _ in range(5):
+            deliver(it, 0)
+        assert kinds(deliver(it, 1)) == ["Discard", "Begin"]
+
+    def test_nobody_waits_for_a_slow_worker(self):
+        it = world("ringmaster", 3, max_staleness=0)
+        for _ in range(20):
+            assert kinds(deliver(it, 0)) == ["Apply", "Begin"]
+        assert not it.work.parked

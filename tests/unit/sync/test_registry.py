@@ -71,6 +71,7 @@ class TestMakeStrategy:
                 {**SIZES, "bound": -1},
                 "bound is -1: it must be a whole number, 0 or more",
             ),
+            ("ringmaster", {**SIZES, "max_staleness": -1}, "max_staleness is -1: it must be a whole number"),
             ("backup_workers", {**SIZES, "backups": -1}, "backups is -1"),
             ("buffered_async", {**SIZES, "gradients_per_step": 0}, "gradients_per_step is 0"),
             ("gba", {**SIZES, "max_lag": -1}, "max_lag is -1: it must be a number of steps, 0 or more"),
