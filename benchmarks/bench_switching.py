@@ -5,13 +5,15 @@
     python benchmarks/bench_switching.py --tune [--base-per-day 50000]       the grids, on seed 100, and no more
     python benchmarks/bench_switching.py --claim-only --dense-lr 1e-3        does the gap depend on the rate?
     python benchmarks/bench_switching.py --full --per-day 100000             ablations of every model of the log
+    python benchmarks/bench_switching.py --only deepfm --staleness --per-day 150000     gba's settings for staleness
 
 Per seed: three days in sync, then every arm goes on from the same parameters and optimizer state for two (shorter)
-days, and back to sync for one; DeepFM, DIN and DLRM on a generated log with drift, scored by progressive AUC; DeepFM
-on Frappe by epochs (three, one and one), scored by test AUC. Arms have the same examples in the same order and the
-same worker times (`switching/base.py` has the cluster). Rates were tuned for sync alone, on seed 100, which is not
-reported; arms `..._own` have their own, where it is another. Differences are paired by seed, with Student's 95 %
-interval.
+days, and back to sync for one. DeepFM, DIN and DLRM on a generated log with drift are scored by the AUC of the day
+after the arm, before anything of that day is trained (`differences`), and by progressive AUC over the arm's days
+(`jitter`: it pools hundreds of states of the weights); DeepFM on Frappe by epochs (three, one and one), by test AUC.
+Arms have the same examples in the same order and the same worker times (`switching/base.py` has the cluster). Rates
+were tuned for sync alone, on seed 100, which is not reported; arms `..._own` have their own, where it is another.
+Differences are paired by seed, with Student's 95 % interval.
 
 Controls: a switch from sync to sync must be bit-identical; `another_order` is sync on the same days in another order.
 Ablations and the sweep of N/M (three seeds) are DeepFM's unless `--full`. `held_...`: the slowest worker's leases hold
@@ -27,7 +29,7 @@ from pathlib import Path
 
 from switching.cases import CASES
 from switching.jobs import Job, run_all
-from switching.plan import ABLATIONS, SWEEP, claim_arms, tuned
+from switching.plan import ABLATIONS, SWEEP, claim_arms, staleness_arms, tuned
 from switching.summary import Case, whole
 
 SWEEP_SEEDS = 3
@@ -39,19 +41,21 @@ def measured(name: str, options: argparse.Namespace) -> Case:
     dense_lr = options.dense_lr or case.dense_lr
     print(f"{name}: dense {dense_lr:g}, rows {case.row_lr:g}; own rates {case.rates}", flush=True)
     jobs = []
-    for seed in range(1, options.seeds + 1):
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
         arms = claim_arms(case)
         if (name == "deepfm" or options.full) and not case.epochs:
-            arms |= ABLATIONS | (SWEEP if seed <= SWEEP_SEEDS else {})
+            arms |= ABLATIONS | (SWEEP if seed < options.first_seed + SWEEP_SEEDS else {})
         if options.claim_only:
             arms = {arm: arms[arm] for arm in CLAIM}
+        if options.staleness:
+            arms = staleness_arms()
         data = str(options.data.resolve())
         jobs.append(Job(name, seed, arms, dense_lr, case.row_lr, *sizes(options), data))
     scores, same = [], True
     for job, done in zip(jobs, run_all(jobs, options.jobs), strict=True):
         scores.append(done.scores)
         same = same and bool(done.same)
-        each = " ".join(f"{arm} {score.auc:.4f}" for arm, score in done.scores.items())
+        each = " ".join(f"{arm} {score.held_out or score.auc:.5f}" for arm, score in done.scores.items())
         print(f"{name} seed {job.seed}: {each}  {time.perf_counter() - began:.0f} s", flush=True)
     return Case.of(scores, same)
 
@@ -73,6 +77,10 @@ def main() -> None:
     )
     parser.add_argument("--tune", action="store_true", help="print the grids instead")
     parser.add_argument("--claim-only", action="store_true", help="no arms but " + ", ".join(CLAIM))
+    parser.add_argument(
+        "--staleness", action="store_true", help="gba's settings for staleness, and no other arms"
+    )
+    parser.add_argument("--first-seed", type=int, default=1, help="the others follow it")
     parser.add_argument("--dense-lr", type=float, help="another rate than sync's best, to see what it does")
     options = parser.parse_args()
     found: dict[str, Case] = {}

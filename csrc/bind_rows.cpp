@@ -213,6 +213,10 @@ void bind_table(nb::module_& m) {
             must_be("the length of out", out.shape(0), ids.shape(0));
             t.contains(span_of(ids), out.data());
         }, "ids"_a.noconvert(), "out"_a.noconvert(), NoGil())
+        .def("last_steps", [](RowTable& t, Ids ids, Column<uint32_t> out) {
+            must_be("the length of out", out.shape(0), ids.shape(0));
+            t.last_steps(span_of(ids), out.data());
+        }, "ids"_a.noconvert(), "out"_a.noconvert(), NoGil())
         .def("erase", [](RowTable& t, Ids ids) { return t.erase(span_of(ids)); }, "ids"_a.noconvert(), NoGil())
         .def("load", [](RowTable& t, Ids ids, Matrix<const float> weights, Matrix<const float> state,
                         Column<const uint32_t> touches, Column<const uint32_t> last_step, Column<const uint32_t> updates,

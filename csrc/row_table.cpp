@@ -204,6 +204,23 @@ void RowTable::contains(std::span<const int64_t> ids, bool* out_U) {
     each_fetched(missing, [&](const Item& item, const std::byte* record) { out_U[item.position] = record != nullptr; });
 }
 
+void RowTable::last_steps(std::span<const int64_t> ids, uint32_t* out_U) {
+    const GroupWork look = [&](Partition& partition, Item* items, uint32_t n) {
+        for (const Item& item : std::span(items, n)) {
+            const bool here = exists(partition, item);
+            out_U[item.position] = here ? shape_.at(partition.find(item.id, item.home)).meta().last_step : 0;
+        }
+    };
+    if (!cold_) return each_group(ids, 1, look);
+    Items missing;
+    each_split_group(ids, 1, {}, missing, look);
+    each_fetched(missing, [&](const Item& item, const std::byte* record) {
+        RowMeta meta{};
+        if (record) std::memcpy(&meta, record, sizeof meta);
+        out_U[item.position] = meta.last_step;
+    });
+}
+
 std::size_t RowTable::erase(std::span<const int64_t> ids) {
     std::size_t erased = 0;
     WriterInside inside(gate_);

@@ -98,6 +98,7 @@ public:
     void push(std::span<const int64_t> ids, const uint16_t* tables_U, const float* sums_UW, const uint32_t* counts_U,
               double examples, uint32_t step, double lr_scale, uint32_t threads);
     void contains(std::span<const int64_t> ids, bool* out_U);
+    void last_steps(std::span<const int64_t> ids, uint32_t* out_U);  // of the last push; 0 without a row
     std::size_t erase(std::span<const int64_t> ids);
     void load(const RowBlockView& block);
     RowBlockData read_partition(uint32_t number);  // current values

@@ -6,13 +6,14 @@ Made by where they are: `switching.ablations:RandomDrops`. Not part of the packa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 from zlib import crc32
 
 from gearshift.sync.checks import at_least
 from gearshift.sync.flight import Flight
 from gearshift.sync.strategy import Start, Step, earliest, first_parked, full, part, whole
+from gearshift.sync.synchronous import Sync
 from gearshift.sync.work import Work
 
 
@@ -63,6 +64,26 @@ class StalenessCut:
         return _form(
             work, self.global_batch, lambda f: work.step - f.version > self.max_staleness, "too stale"
         )
+
+    def refuse(self, work: Work, flight: Flight) -> str | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowSync:
+    """sync at a lower dense rate: what a lower rate is worth without any staleness."""
+
+    global_batch: int
+    batch: int
+    dense_rate: float = 1.0
+    name: ClassVar[str] = "slow_sync"
+
+    def start(self, work: Work) -> Start | None:
+        return Sync(self.global_batch, self.batch).start(work)
+
+    def form(self, work: Work) -> Step | None:
+        step = Sync(self.global_batch, self.batch).form(work)
+        return None if step is None else replace(step, dense_rate=self.dense_rate)
 
     def refuse(self, work: Work, flight: Flight) -> str | None:
         return None

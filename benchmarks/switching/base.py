@@ -45,6 +45,9 @@ class Arm:
 
 @dataclass(frozen=True)
 class Score:
+    held_out: (
+        float | None
+    )  # AUC on the day after the arm, or on test data; None: the arm trained on some of that day
     auc: float  # mean over the arm's days (progressive), or of its epoch (test)
     each: list[float]
     valid: float | None  # on validation data, where there are epochs
@@ -102,6 +105,7 @@ def to_itself(arm: Arm) -> list[SimulatedSwitch]:
 
 
 def scored(
+    held_out: float | None,
     each: list[float],
     valid: float | None,
     back: float,
@@ -112,6 +116,7 @@ def scored(
     assert run.outcome is not None
     after, home = measures
     return Score(
+        held_out=held_out,
         auc=mean(each),
         each=each,
         valid=valid,

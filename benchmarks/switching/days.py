@@ -21,6 +21,7 @@ from gearshift.engine.simulation.simulator import simulate
 from gearshift.engine.simulation.switch_plan import SimulatedSwitch
 from gearshift.sync.events import Action, Begin, Event
 from gearshift.sync.registry import make_strategy
+from gearshift.training.evaluation import evaluate
 from gearshift.training.learner import Learner
 from switching.base import BACK, BASE, DAYS, STRAGGLER, SYNC, Arm, Base, Score, scored, strategy_of, to_itself
 from switching.cases import Case
@@ -40,18 +41,33 @@ class Days:
 
     def run(self, arm: Arm) -> tuple[Score, Learner]:
         on, before = self.base.fork(), DAYS * self.per_day
+        held_out: list[float] = []
+
+        def rate(examples: int) -> float:
+            if examples < before:
+                return arm.rate
+            if not held_out:  # the arm has made its last step
+                held_out.append(evaluate(on, self.day_after()).measures.auc)
+            return 1.0
+
         run = train_in_virtual_time(
             on,
             self.ordered(arm),
             self.base.cluster(arm.workers),
             strategy_of(arm),
             switches=[*to_itself(arm), SimulatedSwitch("sync", SYNC, examples=before)],
-            lr_scale=lambda examples: arm.rate if examples < before else 1.0,
+            lr_scale=rate,
             piece=before // 10,
         )
         *days, back = [run.days.measures[day].auc for day in sorted(run.days.measures)]
         measures = [run.pieces.measures[i] for i in (0, 10)]
-        return scored(days, None, back, measures, run, before), on
+        next_day = None if arm.order == "held" else held_out[0]
+        return scored(next_day, days, None, back, measures, run, before), on
+
+    def day_after(self) -> Dataset:
+        """The day after those of the arms."""
+        last = np.arange(DAYS * self.per_day, (DAYS + BACK) * self.per_day)
+        return Dataset(MemoryExamples(self.rest.batch.take(last).moved(0), self.rest.schema))
 
     def ordered(self, arm: Arm) -> Dataset:
         if arm.order == "same":

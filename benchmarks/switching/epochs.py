@@ -48,4 +48,4 @@ class Epochs:
         home = self.epoch(on, Arm("sync", order=arm.order), BASE + 1)
         back = evaluate(on, self.test).measures.auc
         measures = [one.pieces.measures[0] for one in (run, home)]
-        return scored([test], valid, back, measures, run, self.train.counted()), on
+        return scored(test, [test], valid, back, measures, run, self.train.counted()), on

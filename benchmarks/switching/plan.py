@@ -53,6 +53,26 @@ SWEEP = {
     "staleness_cut_32_workers": Arm("switching.ablations:StalenessCut", {"max_staleness": 4}, workers=32),
 }
 
+PLAIN = {"predicted_pull": False, "staleness_rate": False}
+ANSWERS = {  # of gba to staleness
+    "plain": PLAIN,
+    "predicted": PLAIN | {"predicted_pull": True},
+    "rate": PLAIN | {"staleness_rate": True},
+    "both": {"predicted_pull": True, "staleness_rate": True},
+    "late_rows": PLAIN | {"predicted_pull": True, "late_rows": "unchanged"},
+}
+MEAN_RATES = (0.57, 0.37)  # that the staleness rate comes to with 8 and 16 workers
+
+
+def staleness_arms() -> dict[str, Arm]:
+    """gba's answers to staleness, and sync at the dense rates that one of them comes to."""
+    arms = {"sync": Arm("sync"), "itself": Arm("sync", itself=True)}
+    for workers in (8, 16):
+        for name, settings in ANSWERS.items():
+            arms[f"gba_{workers}_{name}"] = Arm("gba", settings, workers=workers)
+    slow = "switching.ablations:SlowSync"
+    return arms | {f"sync_at_{rate}": Arm(slow, {"dense_rate": rate}) for rate in MEAN_RATES}
+
 
 def tuned(name: str, case: Case, sizes: tuple[int, int], data: str, at_once: int) -> dict[str, object]:
     """Prints sync's grid, and at its best the grid of every other strategy's rate; what was best."""

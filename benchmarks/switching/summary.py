@@ -28,34 +28,47 @@ class Case:
 
     seeds: int
     same: bool
-    gba: Interval
-    async_: Interval
-    gba_minus_buffered: Interval
     scores: Scores
 
     @classmethod
     def of(cls, scores: Scores, same: bool) -> Case:
-        return cls(
-            len(scores),
-            same,
-            difference(scores, "gba", "sync"),
-            difference(scores, "async", "sync"),
-            difference(scores, "gba", "buffered_async"),
-            scores,
-        )
+        return cls(len(scores), same, scores)
+
+    def interval(self, arm: str, base: str, figure: str = "held_out") -> Interval | None:
+        """None if one of them was not run."""
+        known = any(arm in one and base in one for one in self.scores)
+        return difference(self.scores, arm, base, figure) if known else None
+
+    @property
+    def gap_low(self) -> float | None:
+        """The lower bound of what gba's ranking loses; of an arm of the day after."""
+        return low(self.interval("gba", "sync"))
+
+    @property
+    def async_high(self) -> float | None:
+        return high(self.interval("async", "sync", "auc"))
+
+    @property
+    def gba_minus_buffered_low(self) -> float | None:
+        return low(self.interval("gba", "buffered_async"))
 
     def figures(self) -> dict[str, Any]:
-        arms = {arm: None for one in self.scores for arm in one}
-        found = {arm: difference(self.scores, arm, base_of(arm)) for arm in arms if arm != base_of(arm)}
+        arms = [arm for arm in {arm: None for one in self.scores for arm in one} if arm != base_of(arm)]
+        day_after = [arm for arm in arms if not arm.startswith("held_")]
         return {
-            "gap_low": self.gba.low,
-            "async_same_rate_high": self.async_.high,
-            "gba_minus_buffered_low": self.gba_minus_buffered.low,
+            "gap_low": self.gap_low,
+            "async_same_rate_high": self.async_high,
+            "gba_minus_buffered_low": self.gba_minus_buffered_low,
             "seeds": self.seeds,
             "switch_to_itself_is_bit_identical": self.same,
             "sync_auc": mean(one["sync"].auc for one in self.scores),
-            "differences": {arm: [d.mean, d.low, d.high] for arm, d in found.items()},
+            "differences": self._differences(day_after, "held_out"),
+            "jitter": self._differences(arms, "auc"),
         }
+
+    def _differences(self, arms: list[str], figure: str) -> dict[str, list[float]]:
+        found = {arm: difference(self.scores, arm, base_of(arm), figure) for arm in arms}
+        return {arm: [d.mean, d.low, d.high] for arm, d in found.items()}
 
     def lines(self) -> list[str]:
         """A line per arm. Log loss and calibration are those of the first 10 % after a switch, before they trained."""
@@ -63,7 +76,7 @@ class Case:
         return [
             HEAD,
             *(self._line(arm) for arm in arms),
-            f"gba - buffered_async {text(self.gba_minus_buffered)}",
+            f"gba - buffered_async {text(self.interval('gba', 'buffered_async'))}",
         ]
 
     def _line(self, arm: str) -> str:
@@ -74,7 +87,8 @@ class Case:
         ]
         parts = (
             f"{arm:24}",
-            text(difference(self.scores, arm, base)),
+            text(None if base == "held_sync" else self.interval(arm, base)),
+            text(self.interval(arm, base, "auc")),
             " ".join(f"{day:+.4f}" for day in days),
             text(difference(self.scores, arm, base, "back")),
             f"{difference(self.scores, arm, base, 'logloss').mean:+.5f}",
@@ -88,12 +102,23 @@ class Case:
 
 
 HEAD = (
-    "arm, minus sync          | AUC [95 %]                   | by day or epoch | back in sync: AUC [95 %]     | "
-    "first 10 %: log loss, calibration | back, first 10 %: AUC, log loss, calibration | discarded"
+    "arm, minus sync          | AUC of the day after [95 %]    | while it trains (jitter)       | by day or epoch | "
+    "back in sync: AUC [95 %]       | first 10 %: log loss, calibration | "
+    "back, first 10 %: AUC, log loss, calibration | discarded"
 )
 
 
-def text(d: Interval) -> str:
+def low(d: Interval | None) -> float | None:
+    return None if d is None else d.low
+
+
+def high(d: Interval | None) -> float | None:
+    return None if d is None else d.high
+
+
+def text(d: Interval | None) -> str:
+    if d is None:
+        return "-"
     return f"{d.mean:+.5f} [{d.low:+.5f}, {d.high:+.5f}]"
 
 
@@ -101,10 +126,16 @@ def whole(cases: dict[str, Case]) -> dict[str, Any]:
     """The worst of all cases."""
     if not cases:
         return dict.fromkeys(("gap_low", "async_same_rate_high", "gba_minus_buffered_low", "seeds"))
+    found = cases.values()
     return {
-        "gap_low": min(case.gba.low for case in cases.values()),
-        "async_same_rate_high": max(case.async_.high for case in cases.values()),
-        "gba_minus_buffered_low": min(case.gba_minus_buffered.low for case in cases.values()),
+        "gap_low": min((case.gap_low for case in found if case.gap_low is not None), default=None),
+        "async_same_rate_high": max(
+            (case.async_high for case in found if case.async_high is not None), default=None
+        ),
+        "gba_minus_buffered_low": min(
+            (one.gba_minus_buffered_low for one in found if one.gba_minus_buffered_low is not None),
+            default=None,
+        ),
         "seeds": min(case.seeds for case in cases.values()),
         "switch_to_itself_is_bit_identical": all(case.same for case in cases.values()),
     }

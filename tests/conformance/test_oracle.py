@@ -26,6 +26,11 @@ from tests.on_ray.fixtures import ON_RAY
 from .engines import ENGINES, GLOBAL, data, learner, state
 
 RULES = (Rule("sgd", 0.1), Rule("sgd", 0.5))  # of dense parameters and rows, as `learner()` has them
+STALENESS = {
+    "predicted_pull": True,
+    "staleness_rate": True,
+    "late_rows": "unchanged",
+}  # what gba can do about it
 EXAMPLES = 10 * GLOBAL + 35  # the last step is a short one
 on_every_engine = pytest.mark.parametrize(
     "train", [*ENGINES, pytest.param("ray", marks=[ON_RAY, pytest.mark.slow])], indirect=True
@@ -117,6 +122,7 @@ def test_one_step_from_a_warm_state_equals_the_oracle(
         ("balanced", {"batch": 20}, GLOBAL),
         ("gba", {"batch": 20}, GLOBAL),  # accumulation over M = 4
         ("gba", {"batch": 20, "max_lag": 0}, GLOBAL),
+        ("gba", {"batch": 20, **STALENESS}, GLOBAL),
         ("buffered_async", {"batch": 20}, GLOBAL),
         ("buffered_async", {"batch": 20, "gradients_per_step": 2}, 40),
         ("backup_workers", {"batch": 20, "backups": 0}, GLOBAL),
@@ -150,7 +156,7 @@ class _Host:
         return True
 
 
-def in_lockstep(strategy: str, workers: int, **settings: int) -> Learner:
+def in_lockstep(strategy: str, workers: int, **settings) -> Learner:
     """Each step's pulls follow the step before: all gradients arrive, and then all workers ask."""
     on = learner((gs.Adam(), gs.RowAdam()))
     coordinator = Coordinator(resolve(strategy, settings, GLOBAL, workers), make_strategy)
@@ -169,7 +175,8 @@ def in_lockstep(strategy: str, workers: int, **settings: int) -> Learner:
         assert len(begun) == workers
         while begun:
             begin = begun.pop()  # whoever is first
-            push = copies[begin.worker].compute(found[begin.lease.first], begin.lease.first)
+            predicted = shards.extrapolate(begin)
+            push = copies[begin.worker].compute(found[begin.lease.first], begin.lease.first, None, predicted)
             shards.push(begin.lease.number, push)
             epoch.arrived(begin.worker, begin.lease.number, push)
             shards.keep(begin.lease.number)
@@ -177,9 +184,10 @@ def in_lockstep(strategy: str, workers: int, **settings: int) -> Learner:
     return on
 
 
+@pytest.mark.parametrize("settings", [{}, STALENESS], ids=["usual", "staleness"])
 @pytest.mark.parametrize("workers", [1, 4, 8])
-def test_gba_equals_sync_bit_for_bit_where_pulls_follow_the_step_before(workers: int) -> None:
-    assert_same_bits(in_lockstep("sync", workers), in_lockstep("gba", workers))
+def test_gba_equals_sync_bit_for_bit_where_pulls_follow_the_step_before(workers: int, settings: dict) -> None:
+    assert_same_bits(in_lockstep("sync", workers), in_lockstep("gba", workers, **settings))
 
 
 @pytest.mark.parametrize("workers", [1, 4, 8])

@@ -53,7 +53,7 @@ from gearshift.parameters.replicas.arithmetic import mean_of
 from gearshift.parameters.replicas.group import mean_state
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Drop, StepOnSum
-from gearshift.sync.events import Action, Apply, Begin, Event, Lease, WorkerLost
+from gearshift.sync.events import Action, Apply, Begin, Event, Lease, WorkerLost, version_of
 from gearshift.sync.registry import make_strategy
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy
@@ -92,7 +92,13 @@ STRATEGIES: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "ringmaster": lambda rng: {"max_staleness": rng.choice([None, 0, 1, 3])},
     "buffered_async": lambda rng: {},
     "backup_workers": lambda rng: {"backups": rng.randint(0, 1)},
-    "gba": lambda rng: {"max_lag": rng.choice([0, 1, 3]), "divisor": rng.choice(["all", "kept"])},
+    "gba": lambda rng: {
+        "max_lag": rng.choice([0, 1, 3]),
+        "divisor": rng.choice(["all", "kept"]),
+        "predicted_pull": rng.random() < 0.5,
+        "staleness_rate": rng.random() < 0.5,
+        "late_rows": rng.choice(["drop", "unchanged"]),
+    },
     "easgd": lambda rng: {**_exchange(rng), "merge": rng.choice(["elastic", "delta"])},
     "model_averaging": _exchange,
     "bmuf": lambda rng: {**_exchange(rng), "nesterov": rng.random() < 0.5},
@@ -173,7 +179,7 @@ class Simulation:
         self._met_at: dict[tuple[int, int], float] = {}  # when a meeting began, by incarnation and number
         self._lost_at = 0.0  # a worker, last
         self._unknown = 0  # an incarnation whose dense values do not follow from the steps alone
-        self._decided: dict[int, tuple[list[tuple[Lease, float]], bool]] = {}
+        self._decided: dict[int, Apply] = {}
         self.over = False
         self._ranges: dict[int, Lease] = {}
         self.disk = Disk(*self._strategy())
@@ -425,7 +431,9 @@ class Simulation:
             if answer.incarnation != self.disk.incarnation:
                 continue  # it works for a past that never was
             flat, rows = self.history.after(answer.step)
-            if job.flat is None and self._is_servers_alone(role):
+            ahead = job.begin.extrapolation.steps > 0
+            self.counts["extrapolated"] += ahead and job.flat is None
+            if job.flat is None and self._is_servers_alone(role) and not ahead:
                 assert self._same(process.server.flat[own], flat[own]), f"dense values at step {answer.step}"
             if job.place.ring and whole and self._unknown != self.disk.incarnation:
                 for name, values in self.history.states[answer.step].items():
@@ -520,8 +528,7 @@ class Simulation:
                 self._ranks.pop(action.lease.number, None)  # of an incarnation before
                 assert action.lease.count <= self.global_batch, "a lease is a batch"
             elif isinstance(action, Apply):
-                parts = [(self._ranges[part.lease], part.weight) for part in action.parts]
-                self._decided[action.step] = parts, action.over_kept
+                self._decided[action.step] = action
                 self._check_staleness(action)
 
     def _check_staleness(self, action: Apply) -> None:
@@ -542,14 +549,18 @@ class Simulation:
         """For the coordinator: the step that is ordered now, with the rate that the accounts give it."""
         rate, epoch = self.account.rate(examples), self._coordinator().epoch
         assert epoch is not None
-        parts, over_kept = self._decided[epoch.step + 1]
+        decided = self._decided[epoch.step + 1]
+        parts = [(self._ranges[part.lease], part.weight) for part in decided.parts]
+        late = {part.lease: version_of(decided, part) for part in decided.parts if part.unchanged_rows}
         dense = [self._given_dense[self.disk.incarnation, lease.number] for lease, _ in parts]
         assert len(set(dense)) == 1, "a step of gradients, or of a replica"
         ranks = {n: self._ranks[n] for n in (lease.number for lease, _ in parts) if n in self._ranks}
         examples = {
             n: self._given_examples[self.disk.incarnation, n] for n in (lease.number for lease, _ in parts)
         }
-        self.history.steps[epoch.step + 1] = Applied(parts, over_kept, rate, dense[0], ranks, examples)
+        self.history.steps[epoch.step + 1] = Applied(
+            parts, decided.over_kept, rate, dense[0], ranks, examples, decided.dense_rate, late
+        )
         return rate
 
     def restore(self, facts: dict[str, Any]) -> None:

@@ -341,8 +341,8 @@ def a_snapshot_counts_before_all_parts_are_written(patch: pytest.MonkeyPatch) ->
 def a_pull_answers_with_something_else(patch: pytest.MonkeyPatch) -> None:
     pull = Shard.pull
 
-    def pulled(self: Shard, ids: object, dense: bool) -> object:
-        return pull(self, ids, dense=dense)[0], torch.zeros_like(self.server.flat), {}  # type: ignore[arg-type]
+    def pulled(self: Shard, ids: object, tables: object, dense: bool, **ahead: object) -> object:
+        return pull(self, ids, tables, dense=dense)[0], torch.zeros_like(self.server.flat), {}  # type: ignore[arg-type]
 
     patch.setattr(Shard, "pull", pulled)
 

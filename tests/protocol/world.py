@@ -213,6 +213,17 @@ class Applied:
     dense: bool = True  # False: rows alone; the dense part was a replica's
     ranks: dict[int, int] = field(default_factory=dict)  # by lease, of those whose sum was made in a group
     examples: dict[int, float] = field(default_factory=dict)  # by lease: as how many its rows count
+    dense_rate: float = 1.0
+    late: dict[int, int] = field(
+        default_factory=dict
+    )  # by lease of weight 0 whose rows count: what it has seen
+
+    def late_pushes(self) -> list[tuple[ShardPush, int]]:
+        return [
+            (push, self.late[lease.number])
+            for (push, _), (lease, _) in zip(self.pushes(), self.parts, strict=True)
+            if lease.number in self.late
+        ]
 
     def pushes(self) -> list[tuple[ShardPush, float]]:
         """What the shards must have: the sum of a group is that of its parts in this step."""
@@ -268,7 +279,13 @@ class History:
         while len(self.flats) <= step:
             if self.flats:
                 applied = self.steps[len(self.flats)]
-                self.server.apply_group(applied.pushes(), lr_scale=applied.rate, over_kept=applied.over_kept)
+                self.server.apply_group(
+                    applied.pushes(),
+                    lr_scale=applied.rate,
+                    over_kept=applied.over_kept,
+                    late=applied.late_pushes(),
+                    dense_rate=applied.dense_rate,
+                )
             if len(self.flats) in self.based:
                 flat, state = self.based[len(self.flats)]
                 self.server.flat.copy_(flat)

@@ -119,7 +119,11 @@ def _lease_of(ledger: Ledger, worker: int) -> int:
 def _strategy(words: str) -> tuple[str, dict[str, Any]]:
     name, *settings = words.split()
     pairs = (setting.split("=") for setting in settings)
-    return name, {key: int(value) if value.isdecimal() else value for key, value in pairs}
+    return name, {key: _value(text) for key, text in pairs}
+
+
+def _value(text: str) -> Any:
+    return int(text) if text.isdecimal() else {"true": True, "false": False}.get(text, text)
 
 
 # ---- what is told ----
@@ -127,12 +131,15 @@ def _strategy(words: str) -> tuple[str, dict[str, Any]]:
 
 def _say(ledger: Ledger, action: Action) -> str:
     match action:
-        case Begin(worker, lease, token):
+        case Begin(worker, lease, token, _, extrapolation):
             again = f", attempt {lease.attempt + 1}" if lease.attempt else ""
-            return f"{worker} begins lease {lease.number}: {_examples(lease)}, for step {token + 1}{again}"
-        case Apply(step, parts, over_kept):
+            ahead, waiting = extrapolation.steps, extrapolation.waiting
+            predicted = f", predicted {ahead} ahead with {waiting:g} of a step waiting" if ahead else ""
+            return f"{worker} begins lease {lease.number}: {_examples(lease)}, for step {token + 1}{again}{predicted}"
+        case Apply(step, parts, over_kept, dense_rate):
             kept = " over the kept ones" if over_kept else ""
-            return f"step {step}{kept}: {'; '.join(_part(ledger, part) for part in parts)}"
+            rate = f" at a dense rate of {dense_rate:g}" if dense_rate != 1 else ""
+            return f"step {step}{kept}{rate}: {'; '.join(_part(ledger, part) for part in parts)}"
         case Discard(lease, reason, ended_before):
             return f"lease {lease} {'is not counted' if ended_before else 'is discarded'}: {reason}"
         case Reissue(lease, reason):

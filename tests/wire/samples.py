@@ -35,7 +35,7 @@ from gearshift.parameters.shard import (
     StepOnSum,
     TakeCut,
 )
-from gearshift.sync.events import Begin, Lease
+from gearshift.sync.events import Begin, Extrapolation, Lease
 
 STATISTICS = (Statistic("norm.mean", (3,)), Statistic("norm.batches", (), counts=True))
 STATE = (StatePart("mean"), StatePart("step", each=False, counts=True))
@@ -72,13 +72,16 @@ def floats_of(*shape: int) -> st.SearchStrategy[np.ndarray]:
 ids = st.integers(0, LIMITS.ids).flatmap(
     lambda count: array(np.int64, count, elements=st.integers(0, 2**63 - 1))
 )
+extrapolations = st.builds(Extrapolation, numbers, reals)
 plans = st.builds(r.ExchangePlan, numbers, numbers, names)
 works = st.builds(
     m.Assignment,
     numbers,
     numbers,
     numbers,
-    st.builds(Begin, st.just(WORKER.number), st.builds(Lease, *[numbers] * 4), numbers, numbers),
+    st.builds(
+        Begin, st.just(WORKER.number), st.builds(Lease, *[numbers] * 4), numbers, numbers, extrapolations
+    ),
     numbers,
     plans,
     reals,
@@ -86,11 +89,12 @@ works = st.builds(
     st.none() | st.builds(m.ComingRange, numbers, numbers),
 )
 parts = st.lists(st.tuples(numbers, reals), max_size=LIMITS.parts).map(tuple)
+late = st.lists(st.tuples(numbers, numbers), max_size=LIMITS.parts).map(tuple)
 horizons = st.builds(
     Horizons, numbers, st.lists(st.tuples(numbers, numbers), max_size=LIMITS.parts).map(tuple)
 )
 orders = (
-    st.builds(ApplyStep, numbers, parts, reals, st.booleans(), st.none() | horizons)
+    st.builds(ApplyStep, numbers, parts, reals, st.booleans(), st.none() | horizons, reals, late)
     | st.builds(Drop, numbers)
     | st.builds(TakeCut, names)
     | st.builds(
@@ -112,6 +116,7 @@ pulls = st.builds(
     wanted,
     st.booleans(),
     held,
+    extrapolations,
 )
 
 

@@ -101,6 +101,12 @@ class ShardedStore:
             out_U[at] = shard.contains(ids_U[at])
         return out_U
 
+    def last_steps(self, ids_U: Ids) -> NDArray[np.uint32]:
+        out_U = np.empty(len(ids_U), np.uint32)
+        for shard, at in zip(self.shards, IdPlacement(ids_U, len(self.shards)).groups, strict=True):
+            out_U[at] = shard.last_steps(ids_U[at])
+        return out_U
+
     def erase(self, ids_U: Ids) -> int:
         groups = IdPlacement(ids_U, len(self.shards)).groups
         return sum(shard.erase(ids_U[at]) for shard, at in zip(self.shards, groups, strict=True))

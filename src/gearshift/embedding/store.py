@@ -244,6 +244,9 @@ class RowStore(Protocol):
         """
 
     def contains(self, ids_U: Ids) -> NDArray[np.bool_]: ...
+    def last_steps(
+        self, ids_U: Ids
+    ) -> NDArray[np.uint32]: ...  # of the last push of each row; 0 without a row
     def erase(self, ids_U: Ids) -> int: ...  # the number of rows that existed
     def blocks(self) -> Iterator[RowBlock]: ...  # current values; use `cut` for a consistent snapshot
     def load(self, block: RowBlock) -> None: ...  # complete rows; replaces existing rows with these ids

@@ -119,6 +119,13 @@ class MemoryStore:
             self._table.contains(ids_U, out_U)
         return out_U
 
+    def last_steps(self, ids_U: Ids) -> NDArray[np.uint32]:
+        check_ids(ids_U)
+        out_U = np.empty(len(ids_U), np.uint32)
+        with naming_disk_errors():
+            self._table.last_steps(ids_U, out_U)
+        return out_U
+
     def erase(self, ids_U: Ids) -> int:
         check_ids(ids_U)
         with naming_disk_errors():

@@ -50,6 +50,7 @@ from gearshift.sync.events import (
     WorkerJoined,
     WorkerLost,
     WorkRequested,
+    version_of,
 )
 from gearshift.sync.work import Supply
 from gearshift.training.ended import Ended
@@ -220,9 +221,10 @@ class Epoch(Generic[R]):
     def _order_step(self, action: Apply) -> bool:
         scale = self.host.rate(sum(self.leases.examples(part.lease) for part in action.parts))
         parts = tuple((part.lease, part.weight) for part in action.parts)
+        late = tuple((part.lease, version_of(action, part)) for part in action.parts if part.unchanged_rows)
         horizons = self.host.horizons(action.step)
         self._under_way = action
-        order = ApplyStep(action.step, parts, scale, action.over_kept, horizons)
+        order = ApplyStep(action.step, parts, scale, action.over_kept, horizons, action.dense_rate, late)
         done = self.shards.carry_out(order, self.leases.first_open)
         if done:
             self._under_way = None

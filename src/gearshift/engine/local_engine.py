@@ -13,6 +13,7 @@ from dataclasses import asdict
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from gearshift.embedding.lookup import IndexedBatch
 from gearshift.engine.epoch import Epoch, UnusableGradient
@@ -135,12 +136,21 @@ class LocalEpoch(EpochHost):
         stream = stream_of(self.training.progress.epoch, begin.lease.first)
         since, pacer = time.monotonic(), self.training.pacer
         try:
-            push = on.compute(indexed, stream, *self.replicas.flat(worker))
+            # A worker that is alone computes on the parameters themselves: there is nothing to predict.
+            values = self._values(worker, begin) if isinstance(on, ModelCopy) else ()
+            push = on.compute(indexed, stream, *values)
             if pacer is not None:
                 pacer.pad(worker, begin.lease.count, since)
             return self.replicas.step(begin, push)
         except FloatingPointError as error:
             return UnusableGradient(f"{NOT_FINITE}: {error}")
+
+    def _values(self, worker: int, begin: Begin) -> tuple[Tensor] | tuple[None, Tensor] | tuple[()]:
+        """A replica's dense values, or extrapolated ones; nothing if the worker computes on those of the servers."""
+        if replica := self.replicas.flat(worker):
+            return replica
+        extrapolated = self.shards.extrapolate(begin)
+        return () if extrapolated is None else (None, extrapolated)
 
     def observe(self, event: Event, actions: list[Action]) -> None:
         super().observe(event, actions)

@@ -16,6 +16,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gearshift.optim.prediction import Ahead, own_steps
+from gearshift.optim.prediction import State as State
 from gearshift.optim.rule_settings import (
     AdagradSettings,
     AdamSettings,
@@ -23,8 +25,6 @@ from gearshift.optim.rule_settings import (
     MomentumSettings,
     SGDSettings,
 )
-
-State = dict[str, Tensor]
 
 
 class DenseOptimizer(Protocol):
@@ -47,6 +47,10 @@ class SGD(SGDSettings):
         """Update `flat` in place; `lr_scale` is the factor of the schedule."""
         flat.add_(_with_l2(grad, flat, self.l2), alpha=-self.lr * lr_scale)
 
+    def extrapolate(self, flat: Tensor, state: State, ahead: Ahead) -> None:
+        """Moved by the waiting gradients only: the rule has no memory of others."""
+        own_steps(self, flat, state, ahead)
+
 
 @dataclass(frozen=True)
 class Momentum(MomentumSettings):
@@ -64,6 +68,11 @@ class Momentum(MomentumSettings):
         ahead = grad.add(velocity, alpha=self.momentum) if self.nesterov else velocity
         flat.add_(ahead, alpha=-self.lr * lr_scale)
 
+    def extrapolate(self, flat: Tensor, state: State, ahead: Ahead) -> None:
+        """The velocity is a sum of gradients: 1 - momentum of it is their mean."""
+        expected = (state["velocity"] * (1 - self.momentum)).sub_(flat, alpha=self.l2)
+        own_steps(self, flat, state, ahead, expected)
+
 
 @dataclass(frozen=True)
 class Adagrad(AdagradSettings):
@@ -79,6 +88,10 @@ class Adagrad(AdagradSettings):
         grad = _with_l2(grad, flat, self.l2)
         total = state["sum"].addcmul_(grad, grad)
         flat.addcdiv_(grad, total.sqrt().add_(self.eps), value=-self.lr * lr_scale)
+
+    def extrapolate(self, flat: Tensor, state: State, ahead: Ahead) -> None:
+        """Moved by the waiting gradients only: the rule remembers squares, which have no direction."""
+        own_steps(self, flat, state, ahead)
 
 
 @dataclass(frozen=True)
@@ -100,6 +113,11 @@ class Adam(AdamSettings):
         rate = self.lr * lr_scale / (1 - self.beta1**step)
         flat.addcdiv_(mean, square.sqrt().mul_(scale).add_(self.eps), value=-rate)
 
+    def extrapolate(self, flat: Tensor, state: State, ahead: Ahead) -> None:
+        """With the first moment, without its bias, as the expected gradient."""
+        expected = first_moment(state, self.beta1)
+        own_steps(self, flat, state, ahead, None if expected is None else expected.sub_(flat, alpha=self.l2))
+
 
 @dataclass(frozen=True)
 class AdamW(AdamWSettings):
@@ -118,6 +136,16 @@ class AdamW(AdamWSettings):
     @property
     def _adam(self) -> Adam:
         return Adam(self.lr, self.beta1, self.beta2, self.eps)
+
+    def extrapolate(self, flat: Tensor, state: State, ahead: Ahead) -> None:
+        """As Adam, with weight decay in every step."""
+        own_steps(self, flat, state, ahead, first_moment(state, self.beta1))
+
+
+def first_moment(state: State, beta1: float) -> Tensor | None:
+    """Adam's mean gradient without its bias; None before the first step."""
+    step = int(state["step"])
+    return state["mean"] / (1 - beta1**step) if step else None
 
 
 def _with_l2(grad: Tensor, flat: Tensor, l2: float) -> Tensor:

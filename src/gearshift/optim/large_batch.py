@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gearshift.optim.first_order import State
+from gearshift.optim.first_order import State, first_moment
 from gearshift.optim.layout import Layout
+from gearshift.optim.prediction import Ahead, own_steps
 from gearshift.optim.rule_settings import LAMBSettings, LARSSettings
 
 
@@ -43,6 +44,11 @@ class DenseLARS(LARSSettings):
             velocity.mul_(self.momentum).add_(g, alpha=rate * trust).add_(w, alpha=rate * trust * decay)
             w.sub_(velocity)
 
+    @torch.no_grad()
+    def extrapolate(self, flat: Tensor, state: State, ahead: Ahead) -> None:
+        """At constant velocity. Waiting gradients are left out: their trust depends on the norm of the whole step."""
+        flat.sub_(state["velocity"], alpha=ahead.steps)
+
 
 @dataclass(frozen=True)
 class DenseLAMB(LAMBSettings):
@@ -66,6 +72,10 @@ class DenseLAMB(LAMBSettings):
         for layer, w, u in zip(layout.layers, layout.views(flat), layout.views(move), strict=True):
             trust = _ratio(_norm(w), _norm(u)) if layer.is_matrix else 1.0
             w.add_(u, alpha=-self.lr * lr_scale * trust)
+
+    def extrapolate(self, flat: Tensor, state: State, ahead: Ahead) -> None:
+        """As Adam; every step has the length that its trust ratio gives it."""
+        own_steps(self, flat, state, ahead, first_moment(state, self.beta1))
 
 
 def _laid_out(layout: Layout | None) -> Layout:

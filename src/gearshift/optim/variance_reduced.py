@@ -23,6 +23,7 @@ from gearshift.optim.first_order import SGD, Adam, DenseOptimizer, Momentum, Sta
 from gearshift.optim.gsnr import GSNR
 from gearshift.optim.large_batch import DenseLAMB, DenseLARS
 from gearshift.optim.layout import Layout, bind
+from gearshift.optim.prediction import Ahead, Extrapolates
 from gearshift.optim.rule_settings import DENSE_RULES, SmoothedTrust
 from gearshift.settings.declaration import declarations
 
@@ -73,6 +74,11 @@ class VarianceReduced:
         if ratio is not None:
             kept.add_(ratio.to(kept.dtype), alpha=fresh).sub_(fresh)
         return torch.div(kept, 1 - self.beta3 ** (int(state["step"]) + 1), out=spare).add_(1)
+
+    def extrapolate(self, flat: Tensor, state: State, ahead: Ahead) -> None:
+        """As the base rule, from its moments alone: r is not known before all gradients of the step are there."""
+        if isinstance(self.base, Extrapolates):
+            self.base.extrapolate(flat, state, replace(ahead, waiting=None))
 
 
 def with_lr(optimizer: DenseOptimizer, lr: float) -> DenseOptimizer:

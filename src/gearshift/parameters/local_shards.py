@@ -10,11 +10,13 @@ import queue
 import threading
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from gearshift.parameters.push import AppliedPush, LocalPush
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import ApplyStep, Drop, Order, Shard, ShardLayout, shard_server
+from gearshift.sync.events import Begin
 
 
 class LocalShards:
@@ -45,6 +47,13 @@ class LocalShards:
         with self._moved:
             self._moved.wait_for(lambda: self._closed or self._oldest() >= version)
             return self._oldest()
+
+    def extrapolate(self, begin: Begin) -> Tensor | None:
+        """The dense values that this work pulls; None: the stored ones."""
+        if not begin.extrapolation.steps:
+            return None
+        parts = [shard.extrapolate(begin.version, begin.extrapolation) for shard in self.shards]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def push(self, lease: int, push: LocalPush) -> None:
         """The gradient waits on every shard, unless its lease has ended."""

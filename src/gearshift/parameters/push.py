@@ -48,6 +48,16 @@ class RowPush:
     def copied(self) -> RowPush:
         return replace(self, sums_UW=self.sums_UW.copy())
 
+    def where(self, chosen_U: NDArray[np.bool_]) -> RowPush:
+        """The gradients of some of the rows."""
+        return RowPush(
+            self.ids_U[chosen_U],
+            self.sums_UW[chosen_U],
+            self.counts_U[chosen_U],
+            self.finite,
+            self.tables_U[chosen_U],
+        )
+
 
 @dataclass(frozen=True)
 class Push:

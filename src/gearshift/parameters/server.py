@@ -135,7 +135,7 @@ class Server:
         self.flat = flat
         self.stores = stores
         self.optimizer, self.layers = optimizer, layout or Layout.whole("dense", flat.shape)
-        self._rule = bind(optimizer, self.layers)
+        self.rule = bind(optimizer, self.layers)
         self._sums: ShiftedSums | None = None  # this and the next attribute: buffers of VR-x
         self._reduced: Tensor | None = None
         self.trust: Ratios | None = None  # r of the last step, kept for statistics until the next step
@@ -146,6 +146,7 @@ class Server:
         self.dense_policy, self.row_policy = dense, rows
         self.threads = threads
         self.step = 0
+        self.rate = 0.0  # factor of the dense learning rate in the last step; 0 before the first
         self.dense_lock = threading.Lock()  # held while dense values are read or written
         self.buffers = {} if buffers is None else buffers
         self.block_velocity: Tensor | None = None  # velocity of bmuf's global step, if a shard makes it
@@ -180,9 +181,15 @@ class Server:
         *,
         lr_scale: float,
         over_kept: bool = False,
+        late: Sequence[tuple[AnyPush, int]] = (),
+        dense_rate: float = 1.0,
         horizons: Horizons | None = None,
     ) -> None:
-        """Make one step from weighted pushes that have been checked. Only the sum of their rows may be too large."""
+        """Make one step from weighted pushes that have been checked. Only the sum of their rows may be too large.
+
+        `dense_rate` is another factor of the dense learning rate. Of `late` pushes, which have weight 0, the gradients
+        of rows count that have not changed since the given step.
+        """
         self.step += 1
         if horizons is not None:
             self.move_horizons(horizons)
@@ -191,11 +198,14 @@ class Server:
             for push, weight in parts
             if weight > 0 and push.examples > 0 and not isinstance(push, AppliedPush)
         ]
-        examples = sum(push.examples for push, _ in (kept if over_kept else parts))
-        if not kept:
+        rows_of = [(push, step) for push, step in late if push.examples > 0 and isinstance(push, ShardPush)]
+        examples = sum(push.examples for push, _ in (kept if over_kept and kept else parts))
+        if not kept and not rows_of:
             return  # a step of total weight 0, or one that was made on a replica
         # Rows first: a store refuses gradients that are too large to square before it changes anything.
-        self._push_rows(kept, examples, lr_scale, self.step)
+        self._push_rows(kept, examples, lr_scale, self.step, rows_of)
+        if not kept:
+            return
         dense = [(push, weight) for push, weight in kept if isinstance(push, Push | GroupSumPush)]
         if not dense or not len(
             self.flat
@@ -207,7 +217,8 @@ class Server:
         if self.dense_policy.clip_norm is not None:
             clip_norm(gradient, self.dense_policy.clip_norm)
         with self.dense_lock:
-            self._step_dense(lambda sums: self._spread(kept, dense, sums), gradient, lr_scale)
+            self.rate = lr_scale * dense_rate
+            self._step_dense(lambda sums: self._spread(kept, dense, sums), gradient, self.rate)
             self._move_buffers(kept)
 
     def move_horizons(self, horizons: Horizons) -> None:
@@ -261,10 +272,19 @@ class Server:
             self._move_buffers([(push, 1.0)])
 
     def _push_rows(
-        self, kept: Sequence[tuple[ShardPush, float]], examples: float, lr_scale: float, step: int
+        self,
+        kept: Sequence[tuple[ShardPush, float]],
+        examples: float,
+        lr_scale: float,
+        step: int,
+        late: Sequence[tuple[ShardPush, int]] = (),
     ) -> None:
         for i, store in enumerate(self.stores):
             parts_of_i = [(push.rows[i], weight, push.examples) for push, weight in kept]
+            for push, seen in late:
+                rows_of_push = push.rows[i]
+                unchanged_U = store.last_steps(rows_of_push.ids_U) <= seen
+                parts_of_i.append((rows_of_push.where(unchanged_U), 1.0, push.examples))
             rows = self._trusted(i, parts_of_i, merge_rows(parts_of_i, self.threads))
             if self.row_policy.reduce == "touched":
                 rows.sums_UW[:] *= (examples / rows.examples_U)[:, None]
@@ -289,7 +309,7 @@ class Server:
     def _step_dense(
         self, spread_in: Callable[[ShiftedSums], Spread], gradient: Tensor, lr_scale: float
     ) -> None:
-        rule = self._rule
+        rule = self.rule
         if not isinstance(rule, VarianceReduced):
             rule.step(self.flat, gradient, self.optimizer_state, lr_scale=lr_scale)
             return
@@ -321,7 +341,7 @@ class Server:
 
     def _trusted(self, i: int, parts: Sequence[tuple[RowPush, float, float]], rows: MergedRows) -> MergedRows:
         """The rows of a step, scaled by their r if rows have one."""
-        rule = self._rule
+        rule = self.rule
         if self.row_policy.trust == "dense_only" or not isinstance(rule, VarianceReduced):
             return rows
         of_rows = row_ratios.touched if self.row_policy.trust == "touched" else row_ratios.row_wise

@@ -19,6 +19,7 @@ from gearshift.embedding.horizons import Horizons
 from gearshift.embedding.sharded import IdPlacement, ShardedStore
 from gearshift.embedding.store import RowStore, Tables
 from gearshift.optim.spread import effective_number
+from gearshift.parameters.prediction import Prediction
 from gearshift.parameters.push import (
     NO_PREDICTIONS,
     AnyPush,
@@ -30,6 +31,7 @@ from gearshift.parameters.push import (
     part_of,
 )
 from gearshift.parameters.server import Server
+from gearshift.sync.events import STORED, Extrapolation
 
 Values = tuple[tuple[Floats, ...], Tensor, dict[str, Tensor]]
 
@@ -43,6 +45,8 @@ class ApplyStep:
     lr_scale: float = 1.0
     over_kept: bool = False
     horizons: Horizons | None = None  # of rows, if it is time for new ones
+    dense_rate: float = 1.0  # factor of the dense learning rate, beside `lr_scale`
+    late: tuple[tuple[int, int], ...] = ()  # of weight 0, but counts for rows not changed since this step
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +116,22 @@ class Shard:
         self._sums: dict[
             int, tuple[int, ...]
         ] = {}  # waiting leases whose gradients were summed before they came
+        self._prediction = Prediction(server)
         self._books = threading.Lock()  # protects `waiting` and the ended leases
 
     def pull(
-        self, ids: tuple[Ids, ...], tables: tuple[Tables, ...] | None = None, *, dense: bool = True
+        self,
+        ids: tuple[Ids, ...],
+        tables: tuple[Tables, ...] | None = None,
+        *,
+        dense: bool = True,
+        version: int = 0,
+        extrapolation: Extrapolation = STORED,
     ) -> Values:
-        """Rows of each store, a copy of the dense part if requested, and running statistics. New ids are created."""
+        """Rows of each store, a copy of the dense part if requested, and running statistics. New ids are created.
+
+        The dense part is extrapolated from step `version` on.
+        """
         threads = self.server.threads
         rows = tuple(
             store.pull(ids_U, tables_U=tables_U, threads=threads)
@@ -125,7 +139,15 @@ class Shard:
                 self.server.stores, ids, tables or [None] * len(ids), strict=True
             )
         )
-        return rows, *self._dense(whole=dense)
+        ahead = dense and extrapolation.steps > 0
+        flat, statistics = self._dense(whole=dense and not ahead)
+        return rows, self.extrapolate(version, extrapolation) if ahead else flat, statistics
+
+    def extrapolate(self, version: int, extrapolation: Extrapolation) -> Tensor:
+        """The dense part as it will probably be, so many steps after `version`. May be called from any thread."""
+        with self._books:
+            waiting, steps = dict(self.waiting), version + extrapolation.steps - self.step
+        return self._prediction.dense(waiting, steps, extrapolation.waiting)
 
     def way_on(self, held: HeldDense) -> StepOnSum | None:
         """How a worker with this state can reach the current step without receiving dense values; None if it cannot."""
@@ -193,7 +215,7 @@ class Shard:
                 case ApplyStep() as step:
                     self._apply(step)
                 case Drop(lease):
-                    self._end([lease])
+                    self._end([lease], self.step)
                 case TakeCut(name):
                     self._take_cut(name)
                 case Assemble() as members:
@@ -203,24 +225,33 @@ class Shard:
 
     def _apply(self, order: ApplyStep) -> None:
         assert order.step == self.step + 1, f"step {order.step} after step {self.step}"
-        pushes = self._end([lease for lease, _ in order.parts])
+        leases = [lease for lease, _ in order.parts]
+        pushes = [self.waiting[lease] for lease in leases if lease in self.waiting]
         weighted = [(push, weight) for push, (_, weight) in zip(pushes, order.parts, strict=True)]
+        late = [(self.waiting[lease], version) for lease, version in order.late]
         self.server.apply_group(
-            weighted, lr_scale=order.lr_scale, over_kept=order.over_kept, horizons=order.horizons
+            weighted,
+            late=late,
+            lr_scale=order.lr_scale,
+            over_kept=order.over_kept,
+            dense_rate=order.dense_rate,
+            horizons=order.horizons,
         )
-        self.step = order.step
+        self._end(leases, order.step)  # only now: a prediction made during the step counts them
         groups = {group_of(push) for push in pushes}
         group = groups.pop() if len(groups) == 1 else 0
         sizes = [push.examples for push in pushes]
-        self.made = StepOnSum(group, order.lr_scale, sum(sizes), effective_number(sizes)) if group else None
+        rate = order.lr_scale * order.dense_rate
+        self.made = StepOnSum(group, rate, sum(sizes), effective_number(sizes)) if group else None
 
-    def _end(self, leases: list[int]) -> list[AnyPush]:
-        """Ends these leases. Returns the gradients that were waiting here."""
+    def _end(self, leases: list[int], step: int) -> None:
+        """Ends these leases and drops the gradients that were waiting here; this is step `step`."""
         with self._books:
+            self.step = step
             self._ended.update(leases)
             for lease in leases:
                 self._sums.pop(lease, None)
-            return [self.waiting.pop(lease) for lease in leases if lease in self.waiting]
+                self.waiting.pop(lease, None)
 
     def _forget_below(self, open_from: int) -> None:
         if open_from > self._open_from:

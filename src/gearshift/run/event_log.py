@@ -86,6 +86,8 @@ class LogPosition:
 # ---- messages as text: by hand, because this runs for every event. msgspec takes twice as long, json four times, and
 # both would write other bytes (docs/adr/0020) ----
 
+# What a strategy did before it had a setting, where it does something else by default.
+_BEFORE: dict[str, dict[str, Any]] = {"gba": {"predicted_pull": False}}
 _KINDS: dict[str, Callable[..., Event]] = {
     "join": events.WorkerJoined,
     "ask": events.WorkRequested,
@@ -117,21 +119,25 @@ _EVENT_TEXT: dict[type, Callable[[Any], str]] = {
 
 
 def _begin_text(begin: Begin) -> str:
-    lease = begin.lease
+    lease, ahead = begin.lease, begin.extrapolation
+    extrapolation = f",{ahead.steps},{ahead.waiting!r}" if ahead.steps else ""
     return (
         f'["begin",{begin.worker},[{lease.number},{lease.first},{lease.count},{lease.attempt}],'
-        f"{begin.token},{begin.version}]"
+        f"{begin.token},{begin.version}{extrapolation}]"
     )
 
 
 def _part_text(part: Part) -> str:
     if part.weight == 1.0 and not part.reason:
         return f"[{part.lease},{part.staleness},{part.lag}]"
-    return f"[{part.lease},{part.staleness},{part.lag},{part.weight!r},{quoted(part.reason)}]"
+    rows = ",true" if part.unchanged_rows else ""
+    return f"[{part.lease},{part.staleness},{part.lag},{part.weight!r},{quoted(part.reason)}{rows}]"
 
 
 def _apply_text(apply: Apply) -> str:
     parts = ",".join([_part_text(part) for part in apply.parts])
+    if apply.dense_rate != 1.0:
+        return f'["apply",{apply.step},[{parts}],{json.dumps(apply.over_kept)},{apply.dense_rate!r}]'
     return f'["apply",{apply.step},[{parts}]{",true" if apply.over_kept else ""}]'
 
 
@@ -173,8 +179,10 @@ def _finite(settings: dict[str, Any]) -> dict[str, Any]:
     return {key: "inf" if value == math.inf else value for key, value in settings.items()}
 
 
-def _infinite(settings: dict[str, Any]) -> dict[str, Any]:
-    return {key: math.inf if value == "inf" else value for key, value in settings.items()}
+def _settings(strategy: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """All settings as they were: a log has every setting that existed when it was written."""
+    known = {key: math.inf if value == "inf" else value for key, value in settings.items()}
+    return known | {key: value for key, value in _BEFORE.get(strategy, {}).items() if key not in known}
 
 
 # ---- messages from text ----
@@ -188,16 +196,16 @@ def _event(record: dict[str, Any]) -> Event:
         return events.GradientArrived(worker, lease, record["at"], version=version[0] if version else 0)
     if word == "switch":
         strategy, settings, reason = fields
-        fields = strategy, _infinite(settings), reason
+        fields = strategy, _settings(strategy, settings), reason
     return _KINDS[word](*fields, at=record["at"])
 
 
 def _action(record: list[Any]) -> Action:
     match record:
-        case ["begin", worker, lease, token, version]:
-            return Begin(worker, Lease(*lease), token, version)
-        case ["apply", step, parts, *over_kept]:
-            return Apply(step, tuple(_part(*part) for part in parts), bool(over_kept))
+        case ["begin", worker, lease, token, version, *extrapolation]:
+            return Begin(worker, Lease(*lease), token, version, events.Extrapolation(*extrapolation))
+        case ["apply", step, parts, *rest]:
+            return Apply(step, tuple(_part(*part) for part in parts), *rest)
         case ["discard", lease, reason]:
             return Discard(lease, reason)
         case ["reissue", lease, reason]:
@@ -209,14 +217,16 @@ def _action(record: list[Any]) -> Action:
     raise ValueError(f"unknown action {record}")
 
 
-def _part(lease: int, staleness: int, lag: int, weight: float = 1.0, reason: str = "") -> Part:
-    return Part(lease, weight, reason, staleness, lag)
+def _part(
+    lease: int, staleness: int, lag: int, weight: float = 1.0, reason: str = "", rows: bool = False
+) -> Part:
+    return Part(lease, weight, reason, staleness, lag, rows)
 
 
 def _head(record: dict[str, Any]) -> Head:
     if record.pop("log") != FORMAT:
         raise ValueError("another format")
-    return Head(**{**record, "settings": _infinite(record["settings"])})
+    return Head(**{**record, "settings": _settings(record["strategy"], record["settings"])})
 
 
 # ---- reading ----

@@ -162,10 +162,12 @@ def _sentences(action: Action, counts: dict[int, int]) -> Iterator[str]:
     match action:
         case Begin(_, lease):
             counts[lease.number] = lease.count
-        case Apply(step, parts):
+        case Apply(step, parts, dense_rate=rate):
             examples = sum(counts.pop(part.lease, 0) for part in parts)
             stale = max(part.staleness for part in parts)
-            yield f"step {step:,}: {counted(len(parts), 'gradient')}, {examples:,} examples, staleness up to {stale}"
+            slower = f", dense rate x {rate:g}" if rate != 1.0 else ""
+            gradients = counted(len(parts), "gradient")
+            yield f"step {step:,}: {gradients}, {examples:,} examples, staleness up to {stale}{slower}"
             for part in parts:
                 if part.reason:
                     yield f"  lease {part.lease} at weight {part.weight:g}: {part.reason}"

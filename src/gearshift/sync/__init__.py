@@ -97,6 +97,12 @@ every worker, straggler or not. Only b is late. gba therefore weights gradients 
 drops those whose lag exceeds `max_lag`), and all other gradients keep full weight. In sync both are 0 for all
 work that was begun under sync, because no worker begins step k+1 before step k is decided.
 
+Since token - version steps lie between the pull and the step that the gradient is meant for, a strategy may let the
+worker pull a prediction: `Begin.extrapolation` has this number of steps, and the share of the first of them whose
+gradients already wait. The servers extrapolate their dense parameters accordingly (optim/prediction.py). Nothing else
+sees the prediction. A strategy may also lower the dense rate of a stale step (`Apply.dense_rate`). Where nothing is
+stale, as in sync, both are absent and not merely small.
+
 A switch
 --------
 `SwitchRequested` replaces the strategy and keeps the record. The switch itself recalls no lease, drops no gradient
@@ -106,7 +112,8 @@ and changes no parameter or optimizer state. Work in flight and gradients waitin
   current step, so no work is late because of an obsolete schedule.
 - Each worker's count of delivered gradients restarts at 0, so no worker is behind because of the past.
 - Ranges not yet leased are split by the new batch size. A range that is a single lease stays whole.
-- Each strategy defines how it treats adopted work. sync fills its first rounds with it, while early workers wait.
+- Each strategy defines how it treats adopted work. sync fills its first rounds with it, while early workers wait; an
+  adopted gradient that is staler than gba allows by default, counted in steps of the earlier strategy, gets weight 0.
   backup_workers never treats it as too late. gba counts its lag from the switch.
 
 A step is `global_batch` examples, however they were split, so it can combine leases of the old and the new size.

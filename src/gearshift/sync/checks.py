@@ -19,6 +19,12 @@ def one_of(allowed: tuple[str, ...], **settings: Any) -> None:
             raise UserError(f"{setting} is {value!r}: it must be one of {', '.join(allowed)}")
 
 
+def true_or_false(**settings: Any) -> None:
+    for setting, value in settings.items():
+        if not isinstance(value, bool):
+            raise UserError(f"{setting} is {value!r}: it must be true or false")
+
+
 def within(low: float, high: float, **settings: Any) -> None:
     for setting, value in settings.items():
         if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:

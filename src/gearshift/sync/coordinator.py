@@ -180,7 +180,7 @@ class Coordinator:
             work.take_waiting(tuple(p.lease for p in step.parts))
             work.step += 1
             work.stepped_at = work.at
-            yield Apply(work.step, step.parts, step.over_kept)
+            yield Apply(work.step, step.parts, step.over_kept, step.dense_rate)
 
     def _exchange(self) -> Iterator[Action]:
         strategy, work = self.strategy, self.work
@@ -193,7 +193,7 @@ class Coordinator:
             not work.merges.under_way and work.parked and work.supply and (start := self.strategy.start(work))
         ):
             flight = work.begin(start.worker, start.token, start.size)
-            yield Begin(start.worker, flight.lease, start.token, flight.version)
+            yield Begin(start.worker, flight.lease, start.token, flight.version, start.extrapolation)
 
     def _copies(self) -> Iterator[Action]:
         strategy, work = self.strategy, self.work
@@ -234,6 +234,8 @@ def state(coordinator: Coordinator) -> dict[str, Any]:
         "supply": [*map(lease_state, work.supply.returned), *map(list, work.supply.ranges)],
         "next_lease": work.supply.next_number,
         "adopted_before": work.adopted_before,
+        "adopted_step": work.adopted_step,
+        "step_examples": work.step_examples,
         "merges": work.merges.count,
         "merged_at": work.merges.at,
         "merging": work.merges.under_way,

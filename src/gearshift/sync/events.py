@@ -134,6 +134,17 @@ Event = (
 
 
 @dataclass(frozen=True, slots=True)
+class Extrapolation:
+    """How a pull predicts the dense parameters that the step of its gradient will start from."""
+
+    steps: int = 0  # from the version of the pull on; 0: the stored parameters
+    waiting: float = 0.0  # the share of a global batch whose gradients wait for the first of these steps
+
+
+STORED = Extrapolation()
+
+
+@dataclass(frozen=True, slots=True)
 class Begin:
     """`worker` computes the gradient of `lease`, on parameters at least as new as step `version`."""
 
@@ -141,6 +152,7 @@ class Begin:
     lease: Lease
     token: int  # the step that this work is scheduled for
     version: int
+    extrapolation: Extrapolation = STORED
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +164,9 @@ class Part:
     reason: str = ""
     staleness: int = 0  # steps applied between its pull and this step
     lag: int = 0  # steps behind its schedule
+    unchanged_rows: bool = (
+        False  # at weight 0: it still counts for rows that nobody has changed since its pull
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +176,12 @@ class Apply:
     step: int
     parts: tuple[Part, ...]
     over_kept: bool = False
+    dense_rate: float = 1.0  # factor of the dense learning rate, beside that of the schedule
+
+
+def version_of(step: Apply, part: Part) -> int:
+    """The step that the gradient's pull may not have seen the successor of."""
+    return step.step - 1 - part.staleness
 
 
 @dataclass(frozen=True, slots=True)

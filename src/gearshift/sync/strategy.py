@@ -15,12 +15,13 @@ A strategy of this package may also declare, as class attributes (`registry.py` 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import Field, dataclass
 from itertools import islice
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from gearshift.sync.events import Part
+from gearshift.sync.events import STORED, Extrapolation, Part
 from gearshift.sync.flight import Flight
 from gearshift.sync.work import Work
 
@@ -30,6 +31,7 @@ class Start:
     worker: int
     token: int
     size: int = 0  # the most examples; 0: the batch of the supply
+    extrapolation: Extrapolation = STORED
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Copy:
 class Step:
     parts: tuple[Part, ...]
     over_kept: bool = False
+    dense_rate: float = 1.0  # factor of the dense learning rate
 
 
 class Strategy(Protocol):
@@ -103,7 +106,32 @@ def part(work: Work, flight: Flight, weight: float = 1.0, reason: str = "") -> P
     return Part(flight.lease.number, weight, reason, work.step - flight.version, lag)
 
 
+def usual_max_lag(work: Work, batch: int, step: int) -> int:
+    """How many steps, of so many examples, a gradient may be late, unless the user says otherwise."""
+    return max(4, math.ceil(2 * work.workers * batch / step))
+
+
 def whole(work: Work, flights: Iterable[Flight]) -> Step:
     """A step of these gradients at weight 1, in the order of their examples: the sum does not depend on arrival."""
-    in_order = sorted(flights, key=lambda flight: flight.lease.first)
-    return Step(tuple(part(work, flight) for flight in in_order))
+    return Step(tuple(part(work, flight) for flight in in_order(flights)))
+
+
+def whole_without_stale(work: Work, flights: Iterable[Flight]) -> Step:
+    """The same, but stragglers from before a switch are left out, and the step is the mean of the others.
+
+    They are as stale as gba would not allow: steps are counted in the size that they had before the switch.
+    """
+    parts = []
+    for flight in in_order(flights):
+        stale, reason = work.step - flight.version, ""
+        if work.adopted(flight) and work.adopted_step:
+            limit = usual_max_lag(work, flight.lease.count, work.adopted_step)
+            if stale > limit:
+                reason = f"too late: begun before the switch, {stale} steps ago; up to {limit} are allowed"
+        parts.append(part(work, flight, 0.0 if reason else 1.0, reason))
+    return Step(tuple(parts), over_kept=any(one.reason for one in parts))
+
+
+def in_order(flights: Iterable[Flight]) -> list[Flight]:
+    """By their examples."""
+    return sorted(flights, key=lambda flight: flight.lease.first)

@@ -161,6 +161,8 @@ class Work:
         self.flying_adopted = 0  # flying examples begun under an earlier strategy
         self.flying_for: Counter[int] = Counter()  # other flying examples, by token
         self.waiting_examples = 0
+        self.step_examples = 0  # of the last step
+        self.adopted_step = 0  # the same, of the last step of the strategy before
         self.copies = Copies()
         self.speeds = Speeds()
         self.at = 0.0  # time of the last event, in seconds
@@ -188,6 +190,7 @@ class Work:
     def switch(self, batch: int, at: float = 0.0) -> None:
         """Another strategy takes over. Work in progress continues, and no worker is behind or late from before."""
         self.adopted_before = self.supply.next_number
+        self.adopted_step = self.step_examples
         self.merges = Merges(at)
         self.flying_adopted = self.flying_examples
         self.flying_for.clear()
@@ -283,8 +286,8 @@ class Work:
         return flight
 
     def take_waiting(self, leases: tuple[int, ...]) -> None:
-        for lease in leases:
-            self.waiting_examples -= self.waiting.pop(lease).lease.count
+        self.step_examples = sum(self.waiting.pop(lease).lease.count for lease in leases)
+        self.waiting_examples -= self.step_examples
 
     def leave(self, worker: int) -> None:
         """Remove a worker whose flights were dropped."""

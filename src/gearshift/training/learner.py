@@ -263,12 +263,18 @@ class ModelCopy:
             torch.set_num_threads(count)
             self.worker.threads = self._threads = count
 
-    def compute(self, indexed: IndexedBatch, draw: int, flat: Tensor | None = None) -> Push:
-        """Computes on a copy of the server's current parameters, or directly on `flat`."""
+    def compute(
+        self,
+        indexed: IndexedBatch,
+        draw: int,
+        flat: Tensor | None = None,
+        predicted: Tensor | None = None,
+    ) -> Push:
+        """Computes on a copy of the server's dense parameters, or of `predicted` ones, or directly on `flat`."""
         self.worker.dense.live_in(self._private_flat if flat is None else flat)
         with torch.no_grad(), self.server.dense_lock:
             if flat is None:
-                self.worker.dense.copy_from(self.server.flat)
+                self.worker.dense.copy_from(self.server.flat if predicted is None else predicted)
             for name, values in self.buffers.items():
                 values.copy_(self.server.buffers[name])
                 self._pulled[name].copy_(values)

@@ -110,6 +110,7 @@ class StorePair:
         ids_U = self.ids()
         np.testing.assert_array_equal(self.plain.peek(ids_U), self.tiered.peek(ids_U))
         np.testing.assert_array_equal(self.plain.contains(ids_U), self.tiered.contains(ids_U))
+        np.testing.assert_array_equal(self.plain.last_steps(ids_U), self.tiered.last_steps(ids_U))
         assert len(self.plain) == len(self.tiered)
 
     # ---- look-ahead, beside the calls that follow ----

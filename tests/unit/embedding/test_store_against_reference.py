@@ -90,6 +90,11 @@ class StoreBesideDict(RuleBasedStateMachine):
     def contains(self, ids) -> None:
         assert self.store.contains(as_ids(ids)).tolist() == [i in self.reference.rows for i in ids]
 
+    @rule(ids=ids_lists)
+    def last_steps(self, ids) -> None:
+        known = [self.reference.rows[i].last_step if i in self.reference.rows else 0 for i in ids]
+        assert self.store.last_steps(as_ids(ids)).tolist() == known
+
     @rule(seed=st.integers(0, 9), ids=ids_lists)
     def load_rows_of_another_store(self, seed, ids) -> None:
         other = MemoryStore(self.store.parts, seed=seed)

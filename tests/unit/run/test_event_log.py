@@ -20,6 +20,7 @@ from gearshift.sync.events import (
     DataExhausted,
     Discard,
     Event,
+    Extrapolation,
     GradientArrived,
     GradientRefused,
     Lease,
@@ -32,7 +33,8 @@ from gearshift.sync.events import (
     WorkRequested,
 )
 
-HEAD = Head("gba", {"global_batch": 64, "batch": 8, "max_lag": math.inf}, step=3, epoch=1, workers=2, seed=7)
+SETTINGS = {"max_lag": math.inf, "predicted_pull": True}
+HEAD = Head("gba", {"global_batch": 64, "batch": 8, **SETTINGS}, step=3, epoch=1, workers=2, seed=7)
 EVERYTHING: list[tuple[Event, list[Action]]] = [
     (WorkerJoined(0, 0.5), []),
     (Supplied(0, 8, 8, 0.5), []),
@@ -40,8 +42,10 @@ EVERYTHING: list[tuple[Event, list[Action]]] = [
     (GradientArrived(0, 4, 1.25), [Apply(4, (Part(4, 1.0, "", 2, -1), Part(5, math.exp(-1), "")), True)]),
     (GradientRefused(0, 5, 'not "finite"', 1.5), [Discard(5, "not\nfinite")]),
     (WorkerLost(0, "ünanswered", 2.0), [Reissue(6, "lost"), Apply(5, (Part(7, 0.0, "too late"),))]),
-    (SwitchRequested("gba", {"max_lag": math.inf, "decay": "cut"}, "slow worker", 3.0), []),
+    (SwitchRequested("gba", SETTINGS, "slow worker", 3.0), []),
     (DataExhausted(4.0), []),
+    (WorkRequested(0, 5.0), [Begin(0, Lease(8, 64, 8), 6, 5, Extrapolation(1, 0.375))]),
+    (GradientArrived(0, 8, 6.0), [Apply(6, (Part(8, 0.0, "too late", 3, 2, True),), False, 0.5333)]),
 ]
 
 
@@ -66,16 +70,25 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert messages(tmp_path) == [HEAD, *(Decision(event, actions) for event, actions in EVERYTHING)]
 
 
+def test_a_log_from_before_predicted_pulls_has_none(tmp_path: Path) -> None:
+    old = SwitchRequested("gba", {"max_lag": 4}, "", 3.0)
+    write(tmp_path, [(old, [])])
+    (_, read) = messages(tmp_path)
+    assert read == Decision(SwitchRequested("gba", {"max_lag": 4, "predicted_pull": False}, "", 3.0), [])
+
+
 LINES = r"""
-{"log":1,"strategy":"gba","settings":{"global_batch":64,"batch":8,"max_lag":"inf"},"step":3,"epoch":1,"workers":2,"seed":7,"version":"","time":0.0,"first_lease":0}
+{"log":1,"strategy":"gba","settings":{"global_batch":64,"batch":8,"max_lag":"inf","predicted_pull":true},"step":3,"epoch":1,"workers":2,"seed":7,"version":"","time":0.0,"first_lease":0}
 {"at":0.50000,"join":[0]}
 {"at":0.50000,"supply":[0,8,8]}
 {"at":0.75000,"ask":[0],"do":[["begin",0,[4,32,8,1],3,2]]}
 {"at":1.25000,"push":[0,4],"do":[["apply",4,[[4,2,-1],[5,0,0,0.36787944117144233,""]],true]]}
 {"at":1.50000,"refuse":[0,5,"not \"finite\""],"do":[["discard",5,"not\nfinite"]]}
 {"at":2.00000,"lost":[0,"\u00fcnanswered"],"do":[["reissue",6,"lost"],["apply",5,[[7,0,0,0.0,"too late"]]]]}
-{"at":3.00000,"switch":["gba",{"max_lag": "inf", "decay": "cut"},"slow worker"]}
+{"at":3.00000,"switch":["gba",{"max_lag": "inf", "predicted_pull": true},"slow worker"]}
 {"at":4.00000,"exhausted":[]}
+{"at":5.00000,"ask":[0],"do":[["begin",0,[8,64,8,0],6,5,1,0.375]]}
+{"at":6.00000,"push":[0,8],"do":[["apply",6,[[8,3,2,0.0,"too late",true]],false,0.5333]]}
 """
 
 
@@ -185,10 +198,10 @@ def test_the_last_step_is_found_at_the_end(tmp_path: Path) -> None:
     write(tmp_path, [])
     assert event_log.last_step(tmp_path) == HEAD.step
     write(tmp_path)
-    assert event_log.last_step(tmp_path) == 5
+    assert event_log.last_step(tmp_path) == 6
     with event_log.files(tmp_path)[-1].open("a") as file:
         file.write('{"at":5.0,"push":[0,9],"do":[["apply",6')  # torn: it may be 61
-    assert event_log.last_step(tmp_path) == 5
+    assert event_log.last_step(tmp_path) == 6
     write(tmp_path, [(WorkerJoined(0, 0.5), [])])  # it went back to a checkpoint
     assert event_log.last_step(tmp_path) == HEAD.step
 

@@ -34,7 +34,8 @@ from gearshift.sync.registry import STRATEGIES, make_strategy
 def record(folder: Path, strategy: str = "sync", *, seed: int = 0, switches: list[str] | None = None) -> None:
     """A run of four workers at random speeds over 40 leases, in which one is lost and one gradient refused."""
     draw, to = random.Random(seed), list(switches or [])
-    head = Head(strategy, {"global_batch": 32, "batch": 8}, step=5, workers=4)
+    settings = asdict(make_strategy(strategy, {"global_batch": 32, "batch": 8}))  # type: ignore[call-overload]
+    head = Head(strategy, settings, step=5, workers=4)
     coordinator = Coordinator(make_strategy(strategy, head.settings), make_strategy, step=5)
     log = EventLog(folder, print)
     log.begin(head)
@@ -147,7 +148,7 @@ def test_impossible_events_are_named(tmp_path: Path) -> None:
 def test_the_story_reads_in_words(tmp_path: Path) -> None:
     record(tmp_path, "gba", switches=["sync"])
     told = list(story(tmp_path))
-    assert told[0] == "epoch 1 from step 5: gba, 4 workers, global_batch=32 batch=8"
+    assert told[0].startswith("epoch 1 from step 5: gba, 4 workers, global_batch=32 batch=8 max_lag=None")
     assert any("step 6: 4 gradients, 32 examples, staleness up to 0" in line for line in told)
     assert any("switch to sync: for the test" in line for line in told)
     assert any("lost: no answer" in line for line in told)

@@ -187,12 +187,13 @@ class TestDecay:
 
     @pytest.mark.parametrize(("decay", "weight"), [("exponential", 0.36787944), ("inverse", 0.5)])
     def test_other_forms(self, decay, weight):
-        """(reading) Falling with lag / max_lag instead of a cut."""
+        """(reading) Falling beyond max_lag instead of a cut, in units of max_lag."""
         strategy = gba(decay=decay)
-        assert strategy.weight(4, 4) == pytest.approx(weight)
-        assert strategy.weight(-1, 4) == strategy.weight(0, 4) == 1.0
-        assert strategy.weight(1, 0) == 0.0  # no lag is allowed at all
-        assert strategy.weight(9, float("inf")) == 1.0  # any is
+        assert [strategy.weight(lag, 4) for lag in (-1, 0, 1, 4)] == [1.0] * 4
+        assert strategy.weight(8, 4) == pytest.approx(weight)
+        assert 1.0 > strategy.weight(5, 4) > strategy.weight(6, 4) > weight
+        assert strategy.weight(1, 0) == pytest.approx(weight)  # only what is on schedule counts in full
+        assert strategy.weight(9, float("inf")) == 1.0  # any lag is allowed
 
     @pytest.mark.parametrize(("workers", "limit"), [(4, 4), (8, 4), (9, 5), (32, 16)])
     def test_max_lag_by_default(self, workers, limit):

@@ -38,7 +38,7 @@ from gearshift.engine.protocol.replica_messages import (
 from gearshift.parameters.marked_types import Statistics, WholeOptimizerState
 from gearshift.parameters.push import ShardPush
 from gearshift.parameters.shard import HeldDense, Order, StepOnSum
-from gearshift.sync.events import Begin
+from gearshift.sync.events import STORED, Begin, Extrapolation
 from gearshift.training.ended import BatchMeasures
 
 # ---- to the coordinator ----
@@ -279,6 +279,7 @@ class Pull:
     held: HeldDense | None = (
         None  # the dense values that the worker already has; None: it has none, and needs no state
     )
+    extrapolation: Extrapolation = STORED  # of dense values, from `version` on
 
 
 @dataclass(frozen=True, slots=True)

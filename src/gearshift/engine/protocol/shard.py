@@ -195,7 +195,13 @@ class ShardRole:
     def _rows(self, shard: Shard, pull: Pull) -> Rows:
         head = self.incarnation, self.number, pull.boot, pull.pull, shard.step
         made = None if pull.held is None else shard.way_on(pull.held)
-        rows, flat, statistics = shard.pull(pull.ids, pull.tables, dense=pull.dense and made is None)
+        rows, flat, statistics = shard.pull(
+            pull.ids,
+            pull.tables,
+            dense=pull.dense and made is None,
+            version=pull.version,
+            extrapolation=pull.extrapolation,
+        )
         if made is not None:
             return Rows(*head, rows, made, statistics)
         state = {} if pull.held is None else shard.state()

@@ -243,7 +243,8 @@ class WorkerRole:
         head = self.incarnation, self.number, self.boot, self._pull, self._work.begin.version
         held = self._held if self._place.ring else None
         self._unanswered = {
-            s: Pull(*head, *self._wanted[s], not replicated, held) for s in range(self.shards)
+            s: Pull(*head, *self._wanted[s], not replicated, held, self._work.begin.extrapolation)
+            for s in range(self.shards)
         }
         self._send_first()
 

@@ -26,10 +26,21 @@ from gearshift.engine.simulation.switch_plan import SimulatedSwitch
 from gearshift.engine.simulation.tally import Outcome
 from gearshift.errors import UserError
 from gearshift.metrics import Measures, Slices
-from gearshift.parameters.push import LocalPush, Push
+from gearshift.parameters.prediction import Prediction
+from gearshift.parameters.push import AnyPush, LocalPush, Push
 from gearshift.parameters.replicas.group import Replicas
 from gearshift.sync.automatic import Automatic
-from gearshift.sync.events import Action, Apply, Begin, Discard, Duplicate, Lease, Part, Reissue
+from gearshift.sync.events import (
+    Action,
+    Apply,
+    Begin,
+    Discard,
+    Duplicate,
+    Extrapolation,
+    Lease,
+    Reissue,
+    version_of,
+)
 from gearshift.sync.registry import STRATEGIES
 from gearshift.sync.replicated import choices_of
 from gearshift.sync.strategy import Strategy, cuts
@@ -132,6 +143,10 @@ class _Learning:
         self._model = learner.model_copy(learner.worker.threads)
         self._batches = batches
         self._pushes: dict[int, tuple[Lease, Push]] = {}  # by number of the lease
+        self._arrived: dict[
+            int, AnyPush
+        ] = {}  # those of them that wait for a step, in the order of their arrival
+        self._prediction = Prediction(learner.server)
         self._worker_of: dict[int, int] = {}  # by lease
         self._replicas: Replicas | None = None  # of a replica strategy
 
@@ -145,7 +160,8 @@ class _Learning:
         while self._batches.position < lease.first + lease.count:
             self._batches.next_block()
         indexed = self._batches.lease(lease.first, lease.count).indexed()
-        push = self._model.compute(indexed, stream_of(0, lease.first), self._flat(begin.worker))
+        predicted = self._predicted(begin.extrapolation)
+        push = self._model.compute(indexed, stream_of(0, lease.first), self._flat(begin.worker), predicted)
         self._pushes[lease.number] = lease, push.kept()
         self._worker_of[begin.lease.number] = begin.worker
 
@@ -173,21 +189,31 @@ class _Learning:
             replica = self._replicas.of(worker)
         return None if replica is None else replica.flat
 
+    def _predicted(self, extrapolation: Extrapolation) -> Tensor | None:
+        """The dense parameters that a worker pulls; None: the stored ones."""
+        if not extrapolation.steps:
+            return None
+        return self._prediction.dense(self._arrived, extrapolation.steps, extrapolation.waiting)
+
     def arrive(self, worker: int, lease: int) -> str | None:
+        if lease in self._pushes:  # else its lease has ended
+            self._arrived[lease] = self._pushes[lease][1]
         return None
 
     def act(self, action: Action) -> None:
         match action:
-            case Apply(_, parts, over_kept):
-                self._apply(parts, over_kept)
+            case Apply():
+                self._apply(action)
             case Discard(lease) if lease in self._pushes:
                 self._end(lease)
             case Reissue(lease) | Duplicate(lease):  # its examples are leased again, or were twice
                 del self._pushes[lease], self._worker_of[lease]
+                self._arrived.pop(lease, None)
             case _:
                 pass
 
-    def _apply(self, parts: tuple[Part, ...], over_kept: bool) -> None:
+    def _apply(self, action: Apply) -> None:
+        parts = action.parts
         computed = [(self._pushes[part.lease][1], part.weight) for part in parts]
         pushes: list[tuple[LocalPush, float]] = [*computed]
         lr_scale = self.lr_scale(self.run.measures.examples)
@@ -197,12 +223,24 @@ class _Learning:
                 (self._replicas.step(worker, push, lr_scale=lr_scale), weight) for push, weight in computed
             ]
         horizons = self._expiry.at_step(self.learner.server.step + 1)
-        self.learner.server.apply_group(pushes, lr_scale=lr_scale, over_kept=over_kept, horizons=horizons)
+        self.learner.server.apply_group(
+            pushes,
+            lr_scale=lr_scale,
+            over_kept=action.over_kept,
+            late=[
+                (self._pushes[part.lease][1], version_of(action, part))
+                for part in parts
+                if part.unchanged_rows
+            ],
+            dense_rate=action.dense_rate,
+            horizons=horizons,
+        )
         for part in parts:
             self._end(part.lease)
 
     def _end(self, lease: int) -> None:
         of, push = self._pushes.pop(lease)
+        self._arrived.pop(lease, None)
         del self._worker_of[lease]
         batch = self._batches.drop(of.first, of.count).batch
         labels, probabilities = batch.labels_BT[:, 0], push.probabilities_BT[:, 0]
