@@ -30,7 +30,9 @@ EVALUATION = {
     "early_stopping": "early_stopping",
     "plateau": "plateau",
 }
-TRAINING = {name: name for name in ("batch", "micro_batches", "shuffle", "loss", "bad_batches", "baseline")}
+TRAINING = {
+    name: name for name in ("batch", "micro_batches", "shuffle", "loss", "bad_batches", "baseline", "average")
+}
 
 
 def flat_trainer(**flat: Any) -> gs.Trainer:

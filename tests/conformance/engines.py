@@ -16,6 +16,7 @@ from examples import PLAIN, make_batch
 from gearshift.cluster_model.cluster import ClusterModel, Compute, Lognormal
 from gearshift.engine.local_engine import LocalEngine
 from gearshift.engine.simulation.learning import train_in_virtual_time
+from gearshift.parameters.average_rule import AverageRule
 from gearshift.parameters.checkpoint import Checkpoint
 from gearshift.parameters.server import RowSettings, Server
 from gearshift.run import folder as run_folder
@@ -123,7 +124,7 @@ def learner(optimizers: tuple[gs.DenseOptimizer, gs.RowOptimizer] = SGD) -> Lear
     torch.manual_seed(5)
     model = gs.models.DNN(PLAIN, dim=4, hidden=[8, 8])
     dense, rows = optimizers
-    return Learner(Worker(model, PLAIN), rows=RowSettings(rows), optimizer=dense)
+    return Learner(Worker(model, PLAIN), rows=RowSettings(rows), optimizer=dense, average=AverageRule())
 
 
 def data(examples: int, seed: int = 0) -> gs.Dataset:
@@ -136,6 +137,9 @@ def state(server: Server) -> dict[str, np.ndarray]:
     order = np.argsort(np.concatenate([b.ids_U for b in blocks])) if blocks else np.zeros(0, np.int64)
     found = {f"optimizer {name}": t.numpy().copy() for name, t in server.optimizer_state.items()}
     found["dense"] = server.flat.numpy().copy()
+    if server.average is not None:
+        found["average"] = server.average.flat.numpy().copy()
+        found["age"] = np.array(server.average.clock.age)
     for name in (
         ("ids_U", "weights_UW", "state_US", "touches_U", "last_step_U", "updates_U") if blocks else ()
     ):

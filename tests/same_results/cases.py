@@ -8,7 +8,7 @@ BASE = {
     "name": "same",
     "data": {"synthetic": {"examples": 12_000, "days": 3}},
     "model": {"name": "deepfm", "dim": 4, "hidden": [16]},
-    "train": {"global_batch": 256, "baseline": False},
+    "train": {"global_batch": 256, "baseline": False, "average": "off"},  # earlier versions had no average
     "checkpoint": {"every": 10, "keep": 100},
 }
 
@@ -49,6 +49,7 @@ CASES = (
         ("train.batch=64", "strategy={name: sync, switch: [{at: 30%, to: gba}, {at: 60%, to: sync}]}"),
     ),
     Case("one worker, k-step Adam", ("strategy={name: k_step_adam, exchange: {every: 5}}",)),
+    Case("one worker, averaged, resumed", ("train.average=auto",), resume_step=10),
     Case("threads, sync", ("cluster.workers=4",)),
     Case("threads, sync, resumed", ("cluster.workers=4",), resume_step=10),
     Case("threads, gba", ("cluster.workers=4", "strategy=gba"), free_running=True),

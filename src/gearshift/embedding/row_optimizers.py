@@ -6,13 +6,31 @@ The formulas are in csrc/row_optimizers.h. The core takes every setting by its n
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, get_args
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from gearshift.errors import UserError
-from gearshift.optim.rule_settings import BETA1, BETA2, EPS, INITIAL, L2, LEARNING_RATE, MOMENTUM
-from gearshift.settings.declaration import setting
-from gearshift.settings.units import Number
+from gearshift.optim.rule_settings import BETA1, BETA2, EPS, L2, LEARNING_RATE, MOMENTUM
+from gearshift.settings.declaration import Meaning, setting
+from gearshift.settings.units import NUMBER, Number, Unit, either, parse_number
+
+USUAL = 0.2  # about the size of the gradient of one weight of a row, for one example
+ROW_INITIAL = Meaning(
+    f"Initial value of the accumulator: 0, so the first step of a new row is a whole lr in each weight; a number; or "
+    f"auto: ({USUAL} / train.global_batch) ** 2, about what one example adds."
+)
+
+
+def _initial(value: Any) -> Any:
+    if value == "auto":
+        return value
+    number = parse_number(value)
+    if number < 0:
+        raise ValueError("expected auto, or a number of at least 0")
+    return number
+
+
+Initial = Annotated[float | Literal["auto"], Unit(_initial, either({"enum": ["auto"]}, NUMBER))]
 
 
 class RowUpdate:
@@ -56,7 +74,7 @@ class RowAdagrad(RowUpdate):
     name: ClassVar[str] = "adagrad"
     lr: Number = setting(0.05, LEARNING_RATE)
     eps: Number = setting(1e-8, EPS)
-    initial: Number = setting(0.0, INITIAL)
+    initial: Initial = setting(0.0, ROW_INITIAL)
     l2: Number = setting(0.0, L2)
 
 
@@ -67,7 +85,7 @@ class RowwiseAdagrad(RowUpdate):
     name: ClassVar[str] = "rowwise_adagrad"
     lr: Number = setting(0.05, LEARNING_RATE)
     eps: Number = setting(1e-8, EPS)
-    initial: Number = setting(0.0, INITIAL)
+    initial: Initial = setting(0.0, ROW_INITIAL)
     l2: Number = setting(0.0, L2)
 
 
@@ -101,6 +119,13 @@ class RowFTRL(RowUpdate):
 
 
 RowOptimizer = RowSGD | RowMomentum | RowAdagrad | RowwiseAdagrad | RowAdam | RowFTRL
+
+
+def with_initial(rule: RowOptimizer, divisor: float) -> RowOptimizer:
+    """The rule with a number in place of `initial="auto"`; gradients of a row are divided by `divisor`."""
+    if not isinstance(rule, RowAdagrad | RowwiseAdagrad) or rule.initial != "auto":
+        return rule
+    return replace(rule, initial=(USUAL / divisor) ** 2)
 
 
 def may_zero_weights(rule: RowOptimizer) -> bool:

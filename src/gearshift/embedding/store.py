@@ -25,6 +25,7 @@ from gearshift.embedding.row_optimizers import RowMomentum as RowMomentum
 from gearshift.embedding.row_optimizers import RowOptimizer as RowOptimizer
 from gearshift.embedding.row_optimizers import RowSGD as RowSGD
 from gearshift.embedding.row_optimizers import RowwiseAdagrad as RowwiseAdagrad
+from gearshift.errors import UserError
 
 if TYPE_CHECKING:
     from gearshift.embedding.row_rules import RowRule, RuleState
@@ -44,6 +45,12 @@ class RowPart:
     optimizer: RowOptimizer
     init: float = 0.01
     clip: CowClip | None = None
+
+    def __post_init__(self) -> None:
+        if getattr(self.optimizer, "initial", 0.0) == "auto":
+            raise UserError(
+                'initial="auto" needs the batch of a Trainer: give a number, as (0.2 / batch) ** 2'
+            )
 
 
 @dataclass(frozen=True)

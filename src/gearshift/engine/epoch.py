@@ -224,11 +224,25 @@ class Epoch(Generic[R]):
         late = tuple((part.lease, version_of(action, part)) for part in action.parts if part.unchanged_rows)
         horizons = self.host.horizons(action.step)
         self._under_way = action
-        order = ApplyStep(action.step, parts, scale, action.over_kept, horizons, action.dense_rate, late)
+        order = ApplyStep(
+            action.step,
+            parts,
+            scale,
+            action.over_kept,
+            horizons,
+            action.dense_rate,
+            late,
+            self._share(action),
+        )
         done = self.shards.carry_out(order, self.leases.first_open)
         if done:
             self._under_way = None
         return done
+
+    def _share(self, action: Apply) -> float:
+        """What the step trains, as a share of a global batch."""
+        trained = sum(self.leases.examples(part.lease) for part in action.parts if part.weight > 0)
+        return trained / self.coordinator.strategy.global_batch
 
     def _announce(self, action: Apply) -> None:
         self.step = action.step

@@ -143,6 +143,7 @@ class ShadowThreads:
             replica.sent = None
             return False
         replica.receive(target, self._replicas.moved)
+        self._replicas.exchanged()
         return True
 
     def stop(self) -> None:

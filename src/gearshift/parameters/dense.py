@@ -10,7 +10,8 @@ optimizers, workers or files.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +77,23 @@ class DenseParameters:
     def copy_from(self, flat: Tensor) -> None:
         """Copy these values. The module sees them at once."""
         self.flat.copy_(flat)
+
+    @contextmanager
+    def showing(self, flat: Tensor, buffers: Mapping[str, Tensor]) -> Iterator[None]:
+        """In this context the module has these values and running statistics. Nothing is copied."""
+        own, statistics = self.flat, dict(self.module.named_buffers())
+        self.live_in(flat)
+        self._set_buffers(buffers)
+        try:
+            yield
+        finally:
+            self.live_in(own)
+            self._set_buffers(statistics)
+
+    def _set_buffers(self, buffers: Mapping[str, Tensor]) -> None:
+        for name, values in buffers.items():
+            owner, _, last = name.rpartition(".")
+            setattr(self.module.get_submodule(owner), last, values)
 
     @property
     def fixed(self) -> dict[str, Tensor]:

@@ -40,6 +40,7 @@ from gearshift.optim.row_ratios import PushedRows, RowPartColumns
 from gearshift.optim.spread import ShiftedSums, Spread, effective_number, spread_of
 from gearshift.optim.trust_figures import ROWS
 from gearshift.optim.variance_reduced import VarianceReduced
+from gearshift.parameters.average import DenseAverage, follow
 from gearshift.parameters.dense_settings import DensePolicy
 from gearshift.parameters.push import (
     AnyPush,
@@ -149,6 +150,7 @@ class Server:
         self.rate = 0.0  # factor of the dense learning rate in the last step; 0 before the first
         self.dense_lock = threading.Lock()  # held while dense values are read or written
         self.buffers = {} if buffers is None else buffers
+        self.average: DenseAverage | None = None  # of the dense values; moves while `dense_lock` is held
         self.block_velocity: Tensor | None = None  # velocity of bmuf's global step, if a shard makes it
 
     def pull(self, batch: IndexedBatch, buffers: Buffers) -> tuple[Floats, ...]:
@@ -183,14 +185,18 @@ class Server:
         over_kept: bool = False,
         late: Sequence[tuple[AnyPush, int]] = (),
         dense_rate: float = 1.0,
+        share: float = 1.0,
         horizons: Horizons | None = None,
     ) -> None:
-        """Make one step from weighted pushes that have been checked. Only the sum of their rows may be too large.
+        """Make one step, `share` of a global batch, from weighted pushes that have been checked.
 
-        `dense_rate` is another factor of the dense learning rate. Of `late` pushes, which have weight 0, the gradients
-        of rows count that have not changed since the given step.
+        Only the sum of their rows may be too large. `dense_rate` is another factor of the dense learning rate. Of
+        `late` pushes, which have weight 0, the gradients of rows count that have not changed since the given step.
         """
         self.step += 1
+        if self.average is not None:
+            with self.dense_lock:
+                self.average.count(share)
         if horizons is not None:
             self.move_horizons(horizons)
         kept = [
@@ -220,6 +226,7 @@ class Server:
             self.rate = lr_scale * dense_rate
             self._step_dense(lambda sums: self._spread(kept, dense, sums), gradient, self.rate)
             self._move_buffers(kept)
+            follow(self)
 
     def move_horizons(self, horizons: Horizons) -> None:
         """Rows that have not been trained since do not exist any more, if their table has such a rule."""

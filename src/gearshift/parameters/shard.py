@@ -19,6 +19,7 @@ from gearshift.embedding.horizons import Horizons
 from gearshift.embedding.sharded import IdPlacement, ShardedStore
 from gearshift.embedding.store import RowStore, Tables
 from gearshift.optim.spread import effective_number
+from gearshift.parameters.average import shown
 from gearshift.parameters.prediction import Prediction
 from gearshift.parameters.push import (
     NO_PREDICTIONS,
@@ -47,6 +48,7 @@ class ApplyStep:
     horizons: Horizons | None = None  # of rows, if it is time for new ones
     dense_rate: float = 1.0  # factor of the dense learning rate, beside `lr_scale`
     late: tuple[tuple[int, int], ...] = ()  # of weight 0, but counts for rows not changed since this step
+    share: float = 1.0  # of a global batch: the examples whose gradients count
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,18 +165,18 @@ class Shard:
             return {name: values.clone() for name, values in self.server.optimizer_state.items()}
 
     def peek(self, ids: tuple[Ids, ...]) -> Values:
-        """Like `pull`, but creates no rows."""
+        """The same for evaluations: creates no rows; the dense part is the average, if there is one."""
         threads = self.server.threads
         rows = tuple(
             store.peek(ids_U, threads=threads) for store, ids_U in zip(self.server.stores, ids, strict=True)
         )
-        return rows, *self._dense()
+        with self.server.dense_lock:
+            return rows, *_copied(*shown(self.server))
 
     def _dense(self, *, whole: bool = True) -> tuple[Tensor, dict[str, Tensor]]:
         server = self.server
         with server.dense_lock:
-            flat = server.flat if whole else server.flat[:0]
-            return flat.clone(), {name: values.clone() for name, values in server.buffers.items()}
+            return _copied(server.flat if whole else server.flat[:0], server.buffers)
 
     def take(self, lease: int, push: AnyPush) -> bool:
         """Keeps a gradient until its step; False if its lease has ended. A repeated gradient changes nothing."""
@@ -235,6 +237,7 @@ class Shard:
             lr_scale=order.lr_scale,
             over_kept=order.over_kept,
             dense_rate=order.dense_rate,
+            share=order.share,
             horizons=order.horizons,
         )
         self._end(leases, order.step)  # only now: a prediction made during the step counts them
@@ -261,6 +264,10 @@ class Shard:
                 for lease in [lease for lease in self.waiting if lease < open_from]:
                     del self.waiting[lease]
                     self._sums.pop(lease, None)
+
+
+def _copied(flat: Tensor, buffers: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    return flat.clone(), {name: values.clone() for name, values in buffers.items()}
 
 
 @dataclass(frozen=True)
@@ -322,6 +329,7 @@ def shard_server(whole: Server, layout: ShardLayout, number: int) -> Server:
         for name, values in whole.optimizer_state.items()
     }
     server.dense_lock = whole.dense_lock
+    server.average = None if whole.average is None else whole.average.part(number, part)
     server.step = whole.step
     return server
 

@@ -76,6 +76,7 @@ def report(
         "progressive": progress.measures.as_dict(),
         "progressive_by_day": {day_name(d): m.as_dict() for d, m in progress.days.measures.items()},
         "best_step": progress.best_step if training.plan.keep_best and valid else steps,
+        "evaluated_weights": learner.evaluated_weights,
         "evaluations": progress.evaluations,
         "baselines": _baselines(training, valid, baseline),
         "staleness": spread(progress.staleness),
@@ -224,7 +225,7 @@ def _scores(f: dict[str, Any]) -> list[str]:
     before = (
         f"so far {tasks[0]}{_score_text(f['progressive'])}     (each training example, before it was trained)"
     )
-    lines = [f"valid  {tasks[0]}{_score_text(f)}{_baseline_text(f['baselines'])}", *others(f), before]
+    lines = [f"valid  {tasks[0]}{_score_text(f)}{_beside(f)}", *others(f), before]
     if test := f["test"]:
         lines += [f"test   {tasks[0]}{_score_text(test)}", *others(test)]
     return lines
@@ -270,8 +271,10 @@ def _metric_text(shown: Metric, f: dict[str, Any]) -> str:
     return f"{shown.heading} {text}{error}"
 
 
-def _baseline_text(baselines: dict[str, Any]) -> str:
-    known = []
+def _beside(f: dict[str, Any]) -> str:
+    """Which weights were evaluated, and the scores of simple models."""
+    baselines = f["baselines"]
+    known = [f"weights: {f['evaluated_weights']}"] if f.get("evaluated_weights") else []
     if baselines.get("constant_logloss") is not None:
         known.append(f"constant rate: logloss {short(baselines['constant_logloss'])}")
     if baselines.get("lr"):

@@ -24,6 +24,7 @@ from gearshift.errors import MissingColumns, UserError, warn
 from gearshift.models import first_weights
 from gearshift.optim.first_order import SGD
 from gearshift.parameters import checkpoint
+from gearshift.parameters.average import AVERAGE, shown_arrays
 from gearshift.parameters.server import RowSettings
 from gearshift.training.evaluation import Evaluation, correct_for_sampling, evaluate, predictions
 from gearshift.training.learner import Learner, describe, without_state
@@ -113,7 +114,9 @@ class TrainedModel:
         if path.exists() and not (path / checkpoint.MANIFEST).is_file():
             raise UserError(f"{path} exists and is not a saved model: choose another folder, or remove it")
         snapshot = self.learner.snapshot()
-        arrays = {name: a for name, a in snapshot.arrays.items() if name != "optimizer"}
+        arrays = {name: a for name, a in snapshot.arrays.items() if name not in ("optimizer", AVERAGE)}
+        if AVERAGE in snapshot.arrays:
+            arrays["dense"] = shown_arrays(arrays["dense"], snapshot.arrays[AVERAGE])
         rows = {name: map(without_state, cut) for name, cut in snapshot.rows.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

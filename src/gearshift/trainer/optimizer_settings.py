@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field, replace
 
+from gearshift.embedding.row_optimizers import with_initial
 from gearshift.embedding.store import RowOptimizer
 from gearshift.errors import UserError
 from gearshift.optim.batch_scaling import BatchScaling, Rates
@@ -42,16 +43,17 @@ class OptimizerSettings(DensePolicy):
         return self.rows if isinstance(self.rows, RowSettings) else RowSettings(self.rows)
 
     def scaled_to(self, global_batch: int) -> OptimizerSettings:
-        """A copy with the learning rates scaled to this batch by `scaling`."""
+        """A copy with the learning rates scaled to this batch by `scaling`, and row accumulators that fit it."""
         factors, rows = self.scaling.factors(global_batch), self.row_settings
+        divisor = 1 if rows.reduce == "sum" else global_batch
         dense = self.dense
         return replace(
             self,
             dense=dense if factors.dense_lr == 1 else with_lr(dense, dense.lr * factors.dense_lr),
             rows=replace(
                 rows,
-                embeddings=_scaled(rows.embeddings, factors),
-                linear=rows.linear and _scaled(rows.linear, factors),
+                embeddings=_scaled(rows.embeddings, factors, divisor),
+                linear=rows.linear and _scaled(rows.linear, factors, divisor),
             ),
             schedule=replace(self.schedule, warmup=max(self.schedule.warmup, factors.warmup)),
             scaling=BatchScaling(),
@@ -69,5 +71,6 @@ def check_optimizer(optimizer: object) -> None:
     )
 
 
-def _scaled(rows: RowOptimizer, factors: Rates) -> RowOptimizer:
+def _scaled(rows: RowOptimizer, factors: Rates, divisor: float) -> RowOptimizer:
+    rows = with_initial(rows, divisor)
     return replace(rows, lr=rows.lr * factors.row_lr, l2=rows.l2 * factors.row_l2)

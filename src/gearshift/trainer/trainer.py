@@ -349,6 +349,7 @@ class Trainer:
             seed=self.plan.seed,
             shards=self.workers.shards,
             tier=tier,
+            average=self.training.average_rule,
         )
 
     def _baseline(self, worker: Worker, tier: ColdTier | None) -> Learner:

@@ -26,6 +26,16 @@ from gearshift.embedding.tier_figures import TierSummary, tier_summary
 from gearshift.errors import UserError
 from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout
+from gearshift.parameters.average import (
+    AVERAGE,
+    AverageClock,
+    DenseAverage,
+    arrays_of,
+    load_arrays,
+    shown,
+    shown_arrays,
+)
+from gearshift.parameters.average_rule import AverageRule
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
 from gearshift.parameters.dense_settings import DensePolicy
 from gearshift.parameters.push import Push
@@ -65,8 +75,11 @@ class Learner:
         shards: int = 1,
         prefix: str = "",
         tier: ColdTier | None = None,
+        average: AverageRule | None = None,
     ) -> None:
         """`dense` defines how the dense gradient is processed; `prefix` is the prefix of this learner's file names.
+
+        With `average` the dense weights are averaged while they train, and predictions use the average.
 
         Without a `tier` all rows stay in memory; with several shards, each shard gets its own tier.
         """
@@ -86,6 +99,8 @@ class Learner:
             buffers=dict(self.model.named_buffers()),
             threads=worker.threads,
         )
+        if average is not None:
+            self.server.average = DenseAverage.starting_at(average, flat.flat, self.server.buffers)
         # Of the shards, where rows are in other processes:
         self.tiers_elsewhere: TierSummary | None = None
         self.rules_elsewhere: RuleCounts | None = None
@@ -115,7 +130,17 @@ class Learner:
         return ModelCopy(self, threads)
 
     def predict(self, indexed: IndexedBatch) -> Floats:
-        return self.worker.predict(indexed, self.server.peek(indexed, self.worker.buffers))
+        """By the average of the dense weights, if there is one; else by the newest."""
+        rows = self.server.peek(indexed, self.worker.buffers)
+        if self.server.average is None:
+            return self.worker.predict(indexed, rows)
+        with self.worker.dense.showing(*shown(self.server)):
+            return self.worker.predict(indexed, rows)
+
+    @property
+    def evaluated_weights(self) -> str:
+        """Which dense weights predictions use, in words."""
+        return "newest" if self.server.average is None else str(self.server.average.rule)
 
     @property
     def rows(self) -> int:
@@ -143,6 +168,8 @@ class Learner:
                 name: t.clone().numpy() for name, t in self.server.optimizer_state.items()
             },
         }
+        if (average := self.server.average) is not None:
+            arrays[f"{self.prefix}{AVERAGE}"] = arrays_of(average, self.worker.dense)
         rows = {f"{self.prefix}rows{i}": store.cut() for i, store in enumerate(self.server.stores)}
         return Snapshot(arrays, rows)
 
@@ -158,8 +185,11 @@ class Learner:
         `keep` filters each block of rows.
         """
         self._check_same(checkpoint, trainable)
-        dense = checkpoint.arrays(f"{self.prefix}dense")
+        dense, average = checkpoint.arrays(f"{self.prefix}dense"), self._saved_average(checkpoint)
+        if not trainable and average is not None:
+            dense = shown_arrays(dense, average)
         self.worker.dense.load({name: torch.from_numpy(array) for name, array in dense.items()})
+        self._restore_average(average)
         if trainable:
             for name, array in checkpoint.arrays(f"{self.prefix}optimizer").items():
                 self.server.optimizer_state[name].copy_(torch.from_numpy(array))
@@ -169,6 +199,20 @@ class Learner:
                 store.lifetimes.restore(checkpoint.rules(f"{self.prefix}rows{i}"))
             self._restore_rows(checkpoint, f"{self.prefix}rows{i}", store, trainable, keep)
         self.server.step = int(checkpoint.facts["step"])
+
+    def _saved_average(self, checkpoint: Checkpoint) -> Arrays | None:
+        name = f"{self.prefix}{AVERAGE}"
+        return checkpoint.arrays(name) if checkpoint.has(name) else None
+
+    def _restore_average(self, saved: Arrays | None) -> None:
+        """Without a saved one it starts at the weights."""
+        average = self.server.average
+        if average is None:
+            return
+        if saved is None:
+            average.restart(self.server.flat, self.server.buffers, AverageClock())
+        else:
+            load_arrays(average, self.worker.dense, saved)
 
     def _restore_rows(
         self,

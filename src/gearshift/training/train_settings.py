@@ -8,13 +8,15 @@ differently in a config and in Python, or have another default there: they stand
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from gearshift.errors import UserError
+from gearshift.parameters.average_rule import AverageRule
 from gearshift.settings.declaration import ComparedOnResume, setting, values_of
 from gearshift.settings.tolerated import Tolerated
-from gearshift.settings.units import Count, Share, Unit
+from gearshift.settings.units import NUMBER, Count, Share, Unit, either, parse_number
 from gearshift.training.timing import Every, MaybeEvery
 
 if TYPE_CHECKING:
@@ -45,6 +47,45 @@ class StepSettings(ComparedOnResume):
         "vr_* needs 8 over all workers.",
         at_least=1,
     )
+
+
+def _average(value: Any) -> Any:
+    if value in ("auto", "off") and isinstance(value, str):
+        return value
+    if value is False:
+        return "off"
+    with suppress(ValueError):
+        if 0 < (decay := parse_number(value)) < 1:
+            return decay
+    raise ValueError("expected auto, off or a decay between 0 and 1, such as 0.999")
+
+
+Average = Annotated[Literal["auto", "off"] | float, Unit(_average, either({"enum": ["auto", "off"]}, NUMBER))]
+
+
+@dataclass(frozen=True)
+class EvaluatedWeights:
+    """Which dense weights evaluations, predictions and saved models use."""
+
+    average: Average = setting(
+        "auto",
+        "Evaluate and save an average of the dense weights, which training does not read: auto "
+        f"({AverageRule().decay:g}), its decay per global batch (0.99), or off: the newest weights.",
+    )
+
+    def __post_init__(self) -> None:
+        try:
+            _average(self.average)
+        except ValueError as error:
+            raise UserError(f"average={self.average!r}: {error}") from None
+
+    @property
+    def average_rule(self) -> AverageRule | None:
+        """How fast the average moves; None: there is none."""
+        average = _average(self.average)
+        if average == "auto":
+            return AverageRule()
+        return None if average == "off" else AverageRule(average)
 
 
 @dataclass(frozen=True)
@@ -98,7 +139,7 @@ def _default_loss() -> Loss:
 
 
 @dataclass(frozen=True)
-class TrainingSettings(StepSettings):
+class TrainingSettings(EvaluatedWeights, StepSettings):
     """What a step is made of, in which order the data are read, and when the model is evaluated.
 
     `shuffle=None` reads a log with a time column once in its order, and shuffles anything else.
@@ -122,7 +163,7 @@ Shuffle = Annotated[Literal["auto"] | bool, Unit(_shuffle, {"enum": ["auto", Tru
 
 
 @dataclass(frozen=True)
-class TrainSection(ImprovementSettings, StepSettings, RunLength):
+class TrainSection(EvaluatedWeights, ImprovementSettings, StepSettings, RunLength):
     """Steps, the order of the data, and when the model is evaluated."""
 
     eval_every: MaybeEvery = setting(
@@ -146,6 +187,7 @@ class TrainSection(ImprovementSettings, StepSettings, RunLength):
 
         return TrainingSettings(
             **values_of(self, StepSettings),
+            average=self.average,
             shuffle=None if self.shuffle == "auto" else self.shuffle,
             loss=LOSSES[self.loss],
             bad_batches=self.bad_batches.skip,

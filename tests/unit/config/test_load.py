@@ -13,6 +13,7 @@ from gearshift.config import config_from, load_config, load_schema
 from gearshift.config.tree import ModelSection
 from gearshift.data.schema import Bag, Bucketized, Categorical, Label, Numeric, Sequence, Vector
 from gearshift.errors import UserError
+from gearshift.parameters.average_rule import AverageRule
 from gearshift.training.timing import Every
 
 from .conftest import SHOP, Complain, Load
@@ -103,6 +104,31 @@ def test_criteo_and_avazu_have_built_in_features(load: Load) -> None:
 def test_own_features_come_before_the_built_in_ones(load: Load) -> None:
     schema = load("data: {train: a.gz, format: criteo}\nfeatures: [{name: C1, type: categorical}]").schema()
     assert schema is not None and schema.features == (Categorical("C1"),)
+
+
+@pytest.mark.parametrize(
+    ("written", "decay"), [("auto", AverageRule().decay), ("off", None), ("0.99", 0.99), ("false", None)]
+)
+def test_the_average_of_the_weights_reaches_the_trainer(
+    load: Load, written: str, decay: float | None
+) -> None:
+    train = load(SMALL, f"train.average={written}").train
+    rule = train.training("auc").average_rule
+    assert (rule and rule.decay) == decay and train.average_rule == rule
+
+
+def test_an_accumulator_is_a_number_or_auto(load: Load, complaint: Complain) -> None:
+    rows = "optimizer.embeddings={name: adagrad, initial: %s}"
+    assert load(SMALL, rows % "auto").optimizer.embeddings.settings()["initial"] == "auto"
+    assert load(SMALL, rows % "1e-3").optimizer.embeddings.settings()["initial"] == 1e-3
+    for wrong in ("-1", "small"):
+        assert "optimizer.embeddings.initial" in complaint(SMALL, rows % wrong)
+
+
+@pytest.mark.parametrize("written", ["on", "1", "0", "-0.5", "10%", "nan"])
+def test_another_average_is_refused(complaint: Complain, written: str) -> None:
+    said = complaint(SMALL, f"train.average={written}")
+    assert "train.average" in said and "expected auto, off or a decay between 0 and 1, such as 0.999" in said
 
 
 @pytest.mark.parametrize(

@@ -462,6 +462,21 @@ def test_a_batch_rule_moves_the_rates_from_the_batch_they_were_tuned_for() -> No
     assert reduced == optim.build("vr_adam", lr=0.016, floor=0.2)
 
 
+@pytest.mark.parametrize("kind", [gs.RowAdagrad, gs.RowwiseAdagrad])
+def test_accumulators_of_rows_may_begin_with_the_gradient_of_one_example(kind: type) -> None:
+    def rows(**more) -> gs.RowSettings:
+        settings = {"global_batch": 1600, "embeddings": kind(lr=0.1, initial="auto"), "linear": gs.RowSGD()}
+        return flat_trainer(**settings | more).optimizer.row_settings
+
+    assert rows().embeddings == kind(lr=0.1, initial=(0.2 / 1600) ** 2) and rows().linear == gs.RowSGD()
+    grown = rows(base_batch=400, batch_rule="linear").embeddings
+    assert grown.lr == pytest.approx(0.4) and grown.initial == (0.2 / 1600) ** 2
+    assert rows(embedding_reduce="sum").embeddings.initial == 0.2**2
+    assert rows(linear=kind(initial="auto")).linear.initial == (0.2 / 1600) ** 2
+    with pytest.raises(UserError, match="needs the batch of a Trainer"):
+        gs.Embeddings(PLAIN, dim=4, optimizer=kind(initial="auto"))
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

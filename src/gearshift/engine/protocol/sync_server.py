@@ -31,6 +31,7 @@ from gearshift.engine.protocol.replica_messages import (
     choices_in,
 )
 from gearshift.optim.first_order import State
+from gearshift.parameters.average import follow
 from gearshift.parameters.replicas.arithmetic import GlobalStep, centre_step
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import Assemble
@@ -130,6 +131,7 @@ class SyncServer:
             else:
                 target = server.flat.clone()
                 server.flat.mul_((1 - self._choices.elasticity) ** values.weight).add_(values.flat)
+            follow(server)
         self._answer(offer, target, {}, moved=True)
 
     def _meet(self) -> None:
@@ -163,11 +165,13 @@ class SyncServer:
             if kind is OfferKind.MEAN:
                 target = self._global.step(mean(counted(offers)))
                 self.server.flat.copy_(self._global.position)
+                follow(self.server)
                 return target.clone(), {}
             if all(len(one.flat) for one in offers):
                 self.server.flat.copy_(mean(offers))
             for name, values in mean_state(offers, self.server.optimizer_state).items():
                 self.server.optimizer_state[name].copy_(values)
+            follow(self.server)
         return self._nothing, {}
 
     # ---- answers ----

@@ -17,6 +17,7 @@ from gearshift.embedding.store import RowStore
 from gearshift.engine.protocol.messages import Seen
 from gearshift.engine.ray.shard_questions import ShardQuestions
 from gearshift.engine.ray.snapshots import Size
+from gearshift.parameters.average import shown
 from gearshift.parameters.shard import ShardLayout
 from gearshift.training.learner import Learner
 
@@ -39,7 +40,7 @@ class RemoteParameters:
             store.size = size
 
     def refresh(self) -> None:
-        """Copies the shards' current dense parameters and running statistics into the learner."""
+        """Copies the dense parameters and running statistics that evaluations use from the shards into the learner."""
         self.peek(tuple(np.empty(0, np.int64) for _ in self.stores))
 
     def peek(self, ids: tuple[Ids, ...]) -> tuple[Floats, ...]:
@@ -57,9 +58,10 @@ class RemoteParameters:
 
     def _take_dense(self, answers: dict[int, Seen]) -> None:
         with torch.no_grad():
+            flat, statistics = shown(self._learner.server)
             for shard, part in enumerate(self._layout.dense):
-                self._learner.worker.dense.flat[part].copy_(answers[shard].dense)
-            for name, values in self._learner.server.buffers.items():
+                flat[part].copy_(answers[shard].dense)
+            for name, values in statistics.items():
                 values.copy_(answers[0].statistics[name])
 
     def _gathered(self, i: int, ids_U: Ids, place: IdPlacement, answers: dict[int, Seen]) -> Floats:

@@ -31,6 +31,7 @@ from gearshift.embedding.sharded import IdPlacement
 from gearshift.embedding.store import RowBlock, StoreSnapshot
 from gearshift.errors import naming
 from gearshift.parameters import checkpoint
+from gearshift.parameters.average import AVERAGE, AverageClock, DenseAverage, arrays_of
 from gearshift.parameters.checkpoint import Arrays, Checkpoint
 from gearshift.parameters.server import Server
 from gearshift.parameters.shard import ShardLayout, shard_server
@@ -50,7 +51,7 @@ class ShardSnapshot:
     """A shard's part at the time of the cut; the shard keeps working."""
 
     shard: int
-    dense: dict[str, Tensor]  # keys: flat, optimizer/..., statistics/..., and velocity under bmuf
+    dense: dict[str, Tensor]  # keys: flat, optimizer/..., statistics/..., average..., and velocity under bmuf
     rows: tuple[StoreSnapshot, ...]
     sizes: tuple[Size, ...]  # of the stores
 
@@ -61,6 +62,12 @@ class ShardSnapshot:
         dense |= {f"statistics/{name}": values.clone() for name, values in server.buffers.items()}
         if server.block_velocity is not None:
             dense["velocity"] = server.block_velocity.clone()
+        if (average := server.average) is not None:
+            dense |= {
+                "average": average.flat.clone(),
+                "average_clock": torch.from_numpy(average.clock.array()),
+            }
+            dense |= {f"average_statistics/{n}": values.clone() for n, values in average.buffers.items()}
         sizes = tuple((len(store), store.memory_bytes()) for store in server.stores)
         return cls(shard, dense, tuple(store.cut() for store in server.stores), sizes)
 
@@ -141,6 +148,8 @@ def commit(
                     values.copy_(saved)
             for name, values in learner.server.buffers.items() if shard == 0 else ():
                 values.copy_(torch.from_numpy(part[f"statistics/{name}"]))
+            if learner.server.average is not None:
+                _take_average(learner.server.average, shard, columns, part)
             if velocity is not None:
                 velocity[columns] = torch.from_numpy(part["velocity"])
             with naming(temporary / f"s{shard}.json"):
@@ -154,10 +163,22 @@ def commit(
         "dense": {name: t.numpy() for name, t in learner.worker.dense.state().items()},
         "optimizer": {name: t.numpy() for name, t in optimizer.items()},
     }
+    if learner.server.average is not None:
+        dense[AVERAGE] = arrays_of(learner.server.average, learner.worker.dense)
     if velocity is not None:
         dense["replicas"] = {"velocity": velocity.numpy()}
     checkpoint.finish(temporary, path, {**facts, PARTS: layout.shards}, {**arrays, **dense}, files, check)
     return [(sum(n for n, _ in store), sum(size for _, size in store)) for store in zip(*sizes, strict=True)]
+
+
+def _take_average(
+    average: DenseAverage, shard: int, columns: slice, part: Mapping[str, NDArray[Any]]
+) -> None:
+    """The clock of all parts is the same."""
+    average.flat[columns].copy_(torch.from_numpy(part["average"]))
+    average.clock = AverageClock.of(part["average_clock"])
+    for name, values in average.buffers.items() if shard == 0 else ():
+        values.copy_(torch.from_numpy(part[f"average_statistics/{name}"]))
 
 
 def _rule_counts(learner: Learner, folder: Path, files: Mapping[str, Any]) -> RuleCounts:

@@ -143,12 +143,11 @@ class _Learning:
         self._model = learner.model_copy(learner.worker.threads)
         self._batches = batches
         self._pushes: dict[int, tuple[Lease, Push]] = {}  # by number of the lease
-        self._arrived: dict[
-            int, AnyPush
-        ] = {}  # those of them that wait for a step, in the order of their arrival
+        self._arrived: dict[int, AnyPush] = {}  # those that wait for a step, in the order of arrival
         self._prediction = Prediction(learner.server)
         self._worker_of: dict[int, int] = {}  # by lease
         self._replicas: Replicas | None = None  # of a replica strategy
+        self._global_batch = 0
 
     def close(self) -> None:
         self._batches.close()
@@ -169,6 +168,7 @@ class _Learning:
 
     def switched(self, strategy: Strategy) -> ReplicaLearning | None:
         choices, live = choices_of(strategy), self._replicas
+        self._global_batch = strategy.global_batch
         if (
             live is not None
             and choices is not None
@@ -223,6 +223,7 @@ class _Learning:
                 (self._replicas.step(worker, push, lr_scale=lr_scale), weight) for push, weight in computed
             ]
         horizons = self._expiry.at_step(self.learner.server.step + 1)
+        trained = sum(self._pushes[part.lease][0].count for part in parts if part.weight > 0)
         self.learner.server.apply_group(
             pushes,
             lr_scale=lr_scale,
@@ -233,6 +234,7 @@ class _Learning:
                 if part.unchanged_rows
             ],
             dense_rate=action.dense_rate,
+            share=trained / self._global_batch,
             horizons=horizons,
         )
         for part in parts:

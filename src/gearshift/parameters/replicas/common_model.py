@@ -34,6 +34,11 @@ class CommonModel:
         self.centre.add_(change)
         self.global_step.shift(change)
 
+    @property
+    def values(self) -> Tensor:
+        """What an exchange changes: the centre, or the global model; without momentum that is the newest mean."""
+        return self.centre if self._choices.exchange == "centre" else self.global_step.position
+
     def velocity(self) -> Tensor | None:
         """A copy of the velocity of block momentum; None for a strategy without it."""
         return self.global_step.velocity.clone() if self._choices.block_momentum else None
@@ -45,9 +50,7 @@ class CommonModel:
 
     def seen(self, replicas: Iterable[DenseReplica]) -> Tensor:
         """The weights that an evaluation uses: the centre, the global model, or the mean of these replicas."""
-        if self._choices.exchange == "centre":
-            return self.centre
         members = list(replicas)
-        if self._choices.block_momentum or not members:
-            return self.global_step.position
+        if self._choices.exchange == "centre" or self._choices.block_momentum or not members:
+            return self.values
         return mean_of([one.flat for one in members])

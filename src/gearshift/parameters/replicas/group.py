@@ -24,6 +24,7 @@ from gearshift.optim.first_order import DenseOptimizer, State, clip_norm
 from gearshift.optim.hogwild import without_locks
 from gearshift.optim.layout import bind
 from gearshift.optim.variance_reduced import VarianceReduced
+from gearshift.parameters.average import follow
 from gearshift.parameters.push import AppliedPush, Push, ReplicaRowsPush
 from gearshift.parameters.replicas.arithmetic import mean_of
 from gearshift.parameters.replicas.common_model import CommonModel
@@ -116,6 +117,12 @@ class Replicas:
             targets = [self.common.meet_all(sent, weights)] * len(members) if members else []
         for one, target in zip(members, targets, strict=True):
             one.receive(target, self.moved)
+        self.exchanged()
+
+    def exchanged(self) -> None:
+        """The centre or the global model has changed, and the average of the weights follows. From any thread."""
+        with self.server.dense_lock:
+            follow(self.server, self.common.values)
 
     @property
     def moved(self) -> float:
@@ -141,6 +148,7 @@ class Replicas:
         target = self.common.meet_all(snapshots, weights)
         for one, sent in zip(members, snapshots, strict=True):
             one.take(sent, target, self.moved, counts=counts)
+        self.exchanged()
 
     @torch.no_grad()
     def shift(self, change: Tensor) -> None:
@@ -165,6 +173,8 @@ class Replicas:
         self.server.flat.copy_(self.target())
         for name, values in self._mean_state().items():
             self.server.optimizer_state[name].copy_(values)
+        with self.server.dense_lock:
+            follow(self.server)
 
     def fold(self) -> None:
         """End the replicas: the server continues from the weights that `show` gives."""

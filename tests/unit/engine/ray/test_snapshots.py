@@ -15,6 +15,7 @@ from gearshift.embedding.sharded import IdPlacement
 from gearshift.engine.ray.connection import layout_of
 from gearshift.engine.ray.snapshots import PARTS, ShardSnapshot, commit, load_part
 from gearshift.errors import UserError
+from gearshift.parameters.average import CLOCK
 from gearshift.parameters.checkpoint import Arrays, Checkpoint, write
 from gearshift.parameters.row_changes import RowDigest, by_partition
 from gearshift.training.learner import Learner, is_of_rows
@@ -23,7 +24,7 @@ from gearshift.training.learner import Learner, is_of_rows
 def a_learner(folder: Path) -> Learner:
     torch.manual_seed(5)
     trainer = gs.Trainer(global_batch=60, checkpoint=gs.CheckpointPolicy(path=str(folder)))
-    model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8])
+    model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8], batch_norm=True)
     return trainer.prepare(model, gs.read(make_batch(PLAIN, 600), PLAIN)).training.learner
 
 
@@ -31,7 +32,7 @@ def trained(folder: Path, examples: int = 600) -> Path:
     """The last checkpoint of a run of threads."""
     torch.manual_seed(5)
     trainer = gs.Trainer(global_batch=60, checkpoint=gs.CheckpointPolicy(path=str(folder)))
-    model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8])
+    model = gs.models.DeepFM(PLAIN, dim=4, hidden=[8], batch_norm=True)
     run = trainer.start(model, gs.read(make_batch(PLAIN, 600), PLAIN).head(examples))
     run.wait(60)
     return (run.folder / "checkpoints" / "last").resolve()
@@ -89,6 +90,25 @@ def test_the_velocity_of_bmuf_is_saved_as_a_run_of_threads_saves_it(
     layout = layout_of(learner, readers)
     parts = [load_part(learner, layout, shard, path).block_velocity for shard in range(readers)]
     np.testing.assert_array_equal(torch.cat(parts).numpy(), velocity)
+
+
+@pytest.mark.parametrize(("writers", "readers"), [(1, 1), (3, 3), (3, 2), (2, 3)])
+def test_the_average_is_saved_as_a_run_of_threads_saves_it(
+    tmp_path: Path, writers: int, readers: int
+) -> None:
+    source = trained(tmp_path)
+    path = parted(tmp_path, writers, source)
+    expected, saved = (Checkpoint.open(each).arrays("average") for each in (source, path))
+    assert expected.keys() == saved.keys() and expected[CLOCK].tolist() == [10.0, 0.0]
+    for name, values in expected.items():
+        np.testing.assert_array_equal(saved[name], values)
+    learner = a_learner(tmp_path)
+    layout = layout_of(learner, readers)
+    parts = [load_part(learner, layout, shard, path).average for shard in range(readers)]
+    whole = torch.cat([part.flat for part in parts if part is not None])
+    assert all(part is not None and part.clock.age == 10.0 for part in parts)
+    for name, values in learner.worker.dense.views(whole).items():
+        np.testing.assert_array_equal(values.numpy(), expected[name])
 
 
 def test_without_a_velocity_none_is_loaded(tmp_path: Path) -> None:
