@@ -15,7 +15,7 @@ OVERHEAD_MEMORY = 10.0  # the same, for what a lease costs besides its examples
 WORST = 3.0  # a time that is further off than this many predicted times counts as this far
 SLOWEST = 30.0  # a time counts as at most this many predicted times: all may have been suspended for a night
 LEAST_SLOPE = 0.5  # of time by examples: a lease costs at most as much again as its examples
-UNLIKE = 0.1  # sizes of leases that differ by this share tell what a lease costs besides its examples
+UNLIKE = 0.3  # sizes of leases that differ by this share tell what a lease costs besides its examples
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ def test_json(shell: Shell) -> None:
             "strategy `buffered_async:gradients_per_step=-1`: grad",
         ),
         ("--strategies backup_workers:backups=8", "backup_workers: backups=8 leaves none of 8 workers"),
-        ("--strategies ,", "--strategies is empty; choose from sync, async,"),
+        ("--strategies ,", "--strategies is empty; choose from sync, balanced,"),
         ("--workers 6", "sync: global_batch 8192 does not divide among 6 workers. Nearest: workers="),
         ("--workers 0", "--workers is `0`; it must be at least 1"),
         ("--workers 2M", "--workers is `2M`; the maximum is 1,000,000"),

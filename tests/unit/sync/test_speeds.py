@@ -60,6 +60,13 @@ def test_leases_of_one_size_tell_nothing_of_the_cost_of_a_lease():
     assert it.overhead == 0.0 and it.error == pytest.approx(0.0)
 
 
+def test_leases_of_nearly_one_size_tell_little_of_it():
+    it = speeds(2)
+    for i in range(40):
+        it.note(i % 2, 100 + i % 3, 1.0 + 0.01 * ((5 * i) % 7), GLOBAL)  # times vary more than sizes
+    assert it.overhead < 5.0
+
+
 def test_the_error_is_the_mean_share_by_which_times_differ():
     it = speeds(1)
     for i in range(200):
