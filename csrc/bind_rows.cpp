@@ -178,6 +178,7 @@ void bind_table(nb::module_& m) {
         .def("load_expected", &RowTable::load_expected, NoGil())
         .def("close_cold_tier", &RowTable::close_cold_tier, NoGil())
         .def("cold_write_failure", &RowTable::cold_write_failure, NoGil())
+        .def("check_cold_tier", &RowTable::check_cold_tier, NoGil())
         .def("settle_cold_tier", &RowTable::settle_cold_tier, NoGil())
         .def("tier_counts", [](const RowTable& t) {
             const TierCounts counts = [&] {

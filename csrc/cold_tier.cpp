@@ -62,13 +62,17 @@ ColdTier::~ColdTier() {
 
 // ---- writing ----
 
-void ColdTier::throw_failure() {
+void ColdTier::throw_failure() const {
     std::lock_guard held(work_lock_);
     std::rethrow_exception(failure_);
 }
 
-void ColdTier::put(int64_t id, const std::byte* record, bool replaces_stored) {
+void ColdTier::check() const {
     if (failed_) throw_failure();
+}
+
+void ColdTier::put(int64_t id, const std::byte* record, bool replaces_stored) {
+    check();
     if (unwritten_ > kMostToWrite) wait_for_room();  // before the record is taken, because it may throw
     const uint32_t g = group_of(key_of(id));
     Group& group = groups_[g];
@@ -99,6 +103,7 @@ std::string ColdTier::write_failure() const {
     std::lock_guard held(work_lock_);
     const bool lasts = Clock::now() - write_failed_at_ >= kTolerated || to_write_.size() > kMostUnwritten / 2;
     try {
+        if (failure_) std::rethrow_exception(failure_);
         if (write_failure_ && lasts) std::rethrow_exception(write_failure_);
     } catch (const std::exception& error) {
         return error.what();
@@ -126,6 +131,7 @@ void ColdTier::write_in_background() {
             worked = work();
         } catch (const RowWriteError&) {
             write_failure = std::current_exception();
+        } catch (const Stopped&) {
         } catch (...) {
             failure = std::current_exception();
         }

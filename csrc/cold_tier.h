@@ -86,7 +86,7 @@ public:
     // much is still to be written. Throws if a file turned out to be damaged, or if far too much cannot be written.
     void put(int64_t id, const std::byte* record, bool replaces_stored);
 
-    ColdView view(uint32_t group);
+    ColdView view(uint32_t group);  // throws as `check`
     // Live rows of a partition in the order of mix(id).
     void each(const ColdView& view, uint32_t partition, const std::function<void(int64_t, const std::byte*)>& visit) const;
 
@@ -96,6 +96,7 @@ public:
     void adopt(uint32_t group, const std::vector<std::shared_ptr<RowFile>>& files, uint64_t live);
 
     void stop();  // ends the writer thread; only reading works afterwards
+    void check() const;  // throws what made a file unreadable: then rows on disk are lost, and nothing is written any more
     std::string write_failure() const;  // why rows have not been written for a while; empty: they have
     void settle();  // waits until everything is written and merged (for tests and benchmarks)
     ColdCounts counts() const;
@@ -131,7 +132,7 @@ private:
     RunRange runs_to_merge(const Group& group) const;  // empty: none
     uint32_t level_of(uint64_t rows) const;
     void merge(uint32_t group, RunRange range);
-    void throw_failure();
+    void throw_failure() const;
     std::string new_path(uint32_t group);
 
     const std::string folder_;

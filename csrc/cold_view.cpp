@@ -8,6 +8,7 @@
 namespace gearshift {
 
 ColdView ColdTier::view(uint32_t g) {
+    check();
     Group& group = groups_[g];
     ColdView view;
     bool sealed = false;

@@ -97,6 +97,7 @@ void RowTable::begin_cut() {
         for (uint32_t g = 0; g < kColdGroups; ++g) rows += begin_group_cut(g);
     } catch (...) {
         for (Partition& partition : partitions_) partition.end_cut();
+        cut_views_ = {};
         throw;
     }
     if (rules_) cut_rules_ = rules_->state();

@@ -114,6 +114,7 @@ public:
         const ColdTier* cold = open_cold_.load(std::memory_order_acquire);
         return cold ? cold->write_failure() : std::string();
     }
+    void check_cold_tier() const { cold_->check(); }  // throws if rows on disk are lost
     void close_cold_tier() { cold_->stop(); }  // before its folder is removed
     // Takes over the files of one group, newest first, which lie in the tier's folder. The group must be empty.
     void adopt_files(const std::vector<std::string>& paths);

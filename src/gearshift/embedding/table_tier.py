@@ -85,6 +85,11 @@ class TableTier:
         named = zip(("", *self._tables), self._table.lookups_by_table().tolist(), strict=True)
         return {table: TableLookups(*counts) for table, counts in named if any(counts)}
 
+    def check(self) -> None:
+        if self._is_open:
+            with naming_disk_errors():
+                self._table.check_cold_tier()
+
     def write_failure(self) -> str | None:
         return self._table.cold_write_failure() or None
 
