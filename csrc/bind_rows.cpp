@@ -140,7 +140,7 @@ void read_blocks(const std::string& path, Column<const uint64_t> offsets) {
     for (std::size_t i = 0; i < offsets.shape(0); ++i)
         extents.push_back({file.descriptor(), offsets.data()[i] / kDiskBlock * kDiskBlock, kDiskBlock});
     read_extents(extents, kMostBytesInFlight, [&](std::size_t, const std::byte*, int error) {
-        if (error) throw_read_error(file, error);
+        if (error) throw_read_error(file.path(), error);
     });
 }
 
