@@ -79,7 +79,7 @@ void RowTable::write_new_rows(const std::string& path, std::span<const int64_t> 
 
 // The rows that no file has: those in memory, and those in the buffers unless a newer one precedes them.
 void RowTable::write_cut_partition(uint32_t number, const ColdView& view, RowFileWriter& writer) {
-    const RowBlockData hot = take_cut_partition(number, CutOrder::by_hash, /*unstored_only=*/cold_ != nullptr);
+    const RowBlockData hot = take_cut_partition(number, CutOrder::by_hash);
     std::vector<Pending> rows;
     for (std::size_t i = 0; i < hot.rows(); ++i) rows.push_back({mix(static_cast<uint64_t>(hot.ids[i])), hot.ids[i], 0, i});
     for (std::size_t b = 0; b < view.buffers.size(); ++b)

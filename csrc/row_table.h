@@ -178,14 +178,15 @@ private:
     void evict(Partition& partition);
     std::size_t most_in_memory() const { return std::size_t{quota()} * used_partitions_; }
     uint32_t quota() const;  // rows of a partition in memory
-    uint32_t quota(const Partition& partition) const;  // less those that are saved for a cut
+    uint32_t quota(const Partition& partition) const;  // while a cut may be open
+    uint32_t slab_rows() const;  // for which a partition keeps slabs beyond those of its rows
     void pack(const RowAt& row, std::byte* record) const;
     void unpack(const std::byte* record, const RowAt& row) const;
     RowBlockData with_cold_rows(RowBlockData&& hot, const ColdView& view, uint32_t partition) const;
     RowFileShape file_shape() const { return {layout_.width, layout_.state_width, layout_hash()}; }
     void write_cut_partition(uint32_t number, const ColdView& view, RowFileWriter& writer);
     std::size_t begin_group_cut(uint32_t group);
-    RowBlockData take_cut_partition(uint32_t number, CutOrder order, bool unstored_only);
+    RowBlockData take_cut_partition(uint32_t number, CutOrder order);
 
     const RowLayout layout_;
     const SlabShape shape_;

@@ -25,9 +25,10 @@ from gearshift.embedding.table_tier import close_tiers
 from gearshift.errors import UserError
 from gearshift.parameters import checkpoint
 from gearshift.parameters.checkpoint import Checkpoint, resolve
-from tests.unit.embedding.store_pair import PARTS, StorePair
+from tests.unit.embedding.store_pair import PARTS, StorePair, assert_same
 
 SMALL = 8 << 20
+PART_16 = RowPart("e", 16, RowAdagrad())
 
 
 def tiered(folder: Path, hot_rows: int, parts: tuple[RowPart, ...] = PARTS) -> MemoryStore:
@@ -136,6 +137,59 @@ def test_memory_stays_within_the_budget(tmp_path: Path, width: int) -> None:
         assert store.memory_bytes() < 1.1 * budget
     counts = store.tier.counts()
     assert counts is not None and counts.index_bytes > 400_000
+
+
+def test_memory_stays_within_the_budget_while_a_cut_is_open(tmp_path: Path) -> None:
+    """Every row in memory is changed before the cut is read: it needs the old ones, too. Few rows leave for them."""
+    budget = 16 << 20
+    plain = MemoryStore((PART_16,), seed=1)
+    store = MemoryStore((PART_16,), seed=1, tier=ColdTier(tmp_path, budget))
+    rows = 2 * budget // 150
+    for some_U in np.array_split(np.arange(rows), rows // 20_000):
+        for each in (store, plain):
+            push_ones(each, some_U, 1)
+    hot = store.tier.counts().hot_rows
+    random, peak = np.random.default_rng(0), 0
+    with store.cut() as cut, plain.cut() as expected:
+        for step in range(2, 2 + 3 * hot // 8000):
+            ids_U = np.unique(random.integers(0, hot, 8000))
+            for each in (store, plain):
+                push_ones(each, ids_U, step)
+            peak = max(peak, store.memory_bytes())
+        blocks = iter(cut)
+        first = next(blocks)
+        push_ones(store, random.integers(0, rows, 4000), step + 1)
+        assert_same(iter(expected), iter([first, *blocks]))
+    assert peak < 1.1 * budget
+    assert store.memory_bytes() < budget
+    push_ones(store, np.arange(rows, rows + 20_000), step + 2)
+    assert store.tier.counts().hot_rows > 0.8 * hot and store.memory_bytes() < budget
+
+
+def test_rows_that_the_files_have_make_room_while_a_cut_is_open(tmp_path: Path) -> None:
+    """None of them is changed, so the cut needs no copy of those that leave: their records are in its files."""
+    budget, ids = 4 << 20, np.arange(100_000)
+    filled = MemoryStore((PART_16,), seed=1, tier=ColdTier(tmp_path / "filled", budget))
+    for some_U in np.split(ids, 25):
+        push_ones(filled, some_U, 1)
+    with filled.cut() as cut:
+        checkpoint.write(tmp_path / "saved", {}, {}, {"rows0": cut})
+    store = MemoryStore((PART_16,), seed=1, tier=ColdTier(tmp_path / "rows", budget))
+    assert store.adopt(Checkpoint.open(tmp_path / "saved").stacks("rows0"))
+    random = np.random.default_rng(0)
+    for _ in range(40):
+        store.pull(np.unique(random.integers(0, len(ids), 4000)))
+    before = store.memory_bytes()
+    with store.cut() as cut:
+        for _ in range(40):
+            store.pull(np.unique(random.integers(0, len(ids), 4000)))
+        assert store.memory_bytes() < before + budget // 50
+        assert assert_same(filled.blocks(), iter(cut)) == len(ids)
+
+
+def push_ones(store: MemoryStore, ids_U: np.ndarray, step: int) -> None:
+    sums_UW = np.ones((len(ids_U), store.width), np.float32)
+    store.push(ids_U, sums_UW, np.ones(len(ids_U), np.uint32), examples=8, step=step)
 
 
 def test_a_busy_store_leaves_nothing_behind(tmp_path: Path) -> None:
