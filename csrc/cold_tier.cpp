@@ -85,7 +85,10 @@ void ColdTier::put(int64_t id, const std::byte* record, bool replaces_stored) {
         if (is_new) group.stale += replaces_stored + (record == nullptr);
     }
     rows_put_.fetch_add(1, std::memory_order_relaxed);
-    if (!sealed) return;
+    if (sealed) will_write(g);
+}
+
+void ColdTier::will_write(uint32_t g) {
     std::lock_guard held(work_lock_);
     to_write_.push_back(g);
     unwritten_ = to_write_.size();
@@ -139,7 +142,7 @@ void ColdTier::write_in_background() {
         failure_ = failure;
         failed_ = failure != nullptr;
         if (write_failure && !write_failure_) write_failed_at_ = Clock::now();
-        if (worked || write_failure) write_failure_ = write_failure;
+        if (write_failure) write_failure_ = write_failure;
         busy_ = false;
         work_changed_.notify_all();
         if (write_failure)
@@ -162,6 +165,7 @@ bool ColdTier::work() {
     std::lock_guard held(work_lock_);
     to_write_.pop_front();
     unwritten_ = to_write_.size();
+    write_failure_ = nullptr;
     return true;
 }
 
@@ -240,8 +244,7 @@ uint32_t ColdTier::level_of(uint64_t rows) const {
 // enough of them.
 ColdTier::RunRange ColdTier::runs_to_merge(const Group& group) const {
     const std::size_t runs = group.runs.size(), fewest = ended_ ? 1 : 2;  // rows of a single run may end
-    const uint64_t live = group.stored > group.stale ? group.stored - group.stale : 0;
-    if (runs >= fewest && group.stored > 2 * live + buffer_rows_) return {0, runs};
+    if (runs >= fewest && group.stored > 2 * group.live() + buffer_rows_) return {0, runs};
     for (std::size_t begin = 0, end; begin < runs; begin = end) {
         for (end = begin; end < runs && group.runs[end].level == group.runs[begin].level;) ++end;
         if (end - begin >= kRunsPerLevel) return {begin, end};
@@ -266,16 +269,15 @@ void ColdTier::merge(uint32_t g, RunRange range) {
     Group& group = groups_[g];
     std::vector<ColdView::Run> merged;
     bool oldest;
-    uint64_t live, stale;
+    uint64_t live;
     {
         std::lock_guard held(group.lock);
         const auto first = group.runs.begin() + static_cast<std::ptrdiff_t>(range.begin);
         merged.assign(first, first + static_cast<std::ptrdiff_t>(range.size()));
         oldest = range.end == group.runs.size();
-        live = group.stored > group.stale ? group.stored - group.stale : 0;
-        stale = group.stale;
+        live = group.live();
     }
-    uint64_t before = 0;
+    uint64_t before = 0, ended = 0;
     std::vector<RowScan> scans;
     scans.reserve(merged.size());
     for (const ColdView::Run& run : merged) {
@@ -286,8 +288,9 @@ void ColdTier::merge(uint32_t g, RunRange range) {
     RowFileWriter writer(new_path(g), shape_, whole ? std::clamp(live, before / 2, before) : before);
     each_newest(scans, [&](const StoredRow& row) {
         if (stopping_) throw Stopped();
-        const bool dropped = !row.record || (ended_ && ended_(row.record));
-        if (!dropped || !oldest) writer.add(row.id, row.record);
+        const bool over = oldest && row.record && ended_ && ended_(row.record);
+        if (over) ++ended;
+        if (row.record ? !over : !oldest) writer.add(row.id, row.record);
     });
     std::shared_ptr<RowFile> file = writer.rows() ? writer.finish() : nullptr;
     merges_.fetch_add(1, std::memory_order_relaxed);
@@ -296,10 +299,18 @@ void ColdTier::merge(uint32_t g, RunRange range) {
     const auto first = group.runs.begin() + static_cast<std::ptrdiff_t>(range.begin);
     const auto rest = group.runs.erase(first, first + static_cast<std::ptrdiff_t>(range.size()));
     if (file) group.runs.insert(rest, run_of(file));
-    const uint64_t after = file ? file->rows() : 0, dropped = before - after;
-    group.stored -= dropped;
-    group.stale -= std::min(group.stale, whole ? std::max(dropped, stale) : dropped);  // `add_stale` is an estimate
+    const uint64_t after = file ? file->rows() : 0, replaced = before - after - ended;
+    group.stored -= before - after;
+    group.stale -= std::min(group.stale, replaced);
+    if (whole) group.stale = std::min(group.stale, 2 * group.buffered());  // a tombstone counts, and what it replaces
+    group.ended = whole ? 0 : group.ended - std::min(group.ended, ended);
     for (const ColdView::Run& run : merged) run.file->remove_when_unused();
+}
+
+uint64_t ColdTier::Group::buffered() const {
+    uint64_t rows = active->size();
+    for (const auto& buffer : sealed) rows += buffer->size();
+    return rows;
 }
 
 std::string ColdTier::new_path(uint32_t group) {
@@ -331,7 +342,7 @@ ColdCounts ColdTier::counts() const {
     counts.bytes_written = bytes_written_, counts.bytes_flushed = bytes_flushed_;
     for (const Group& group : groups_) {
         std::lock_guard held(group.lock);
-        counts.stored_rows += group.stored, counts.stale_rows += group.stale, counts.files += group.runs.size();
+        counts.stored_rows += group.stored, counts.stale_rows += group.stored - group.live(), counts.files += group.runs.size();
         for (const ColdView::Run& run : group.runs)
             counts.file_bytes += run.file->bytes(), counts.index_bytes += run.file->memory_bytes();
     }

@@ -17,6 +17,7 @@
 // does not depend on partition locks or hot rows; `RowTable` decides which rows are here.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -111,7 +112,12 @@ private:
         std::unique_ptr<RowBuffer> active;
         std::vector<std::shared_ptr<const RowBuffer>> sealed;  // newest first
         std::vector<ColdView::Run> runs;                       // newest first
-        uint64_t stored = 0, stale = 0;
+        // Rows in the files; of these and of those in the buffers, the ones that others replace, and tombstones; about so many
+        // of the others that have ended.
+        uint64_t stored = 0, stale = 0, ended = 0;
+
+        uint64_t live() const { return stored - std::min(stored, stale + ended); }
+        uint64_t buffered() const;
     };
     struct Wanted;  // an id on its way through the files of its group
     class Fetch;
@@ -121,6 +127,7 @@ private:
     bool work();  // does one piece of it; false: there is none
     bool merge_if_due(std::size_t fewest_runs);
     bool measure_disk_if_due();
+    void will_write(uint32_t group);  // its oldest sealed buffer
     void wait_for_room();
     ColdView::Run run_of(const std::shared_ptr<RowFile>& file);
     void write_oldest(uint32_t group);

@@ -41,7 +41,10 @@ std::vector<std::string> RowTable::write_cut_groups(uint32_t first, uint32_t las
     if (!cut_open_) throw std::invalid_argument("the cut is closed");
     if (first >= last || last > kColdGroups || (cold_ && last - first > 1))
         throw std::invalid_argument("a file has the rows of one group, or of several if there is no cold tier");
+    if (std::any_of(cut_read_.begin() + first * kGroupPartitions, cut_read_.end(), [](bool read) { return read; }))
+        throw std::invalid_argument("groups of a cut are written in their order: this one or a later one was read already");
     for (uint32_t g = 0; g < first; ++g) cut_views_[g] = {};  // what they keep is in memory beyond the budget
+    std::fill_n(cut_read_.begin(), first * kGroupPartitions, true);
     const ColdView& view = cut_views_[first];
     std::size_t most = 0;
     for (uint32_t p = first * kGroupPartitions; p < last * kGroupPartitions; ++p) {

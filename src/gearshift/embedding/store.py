@@ -183,7 +183,7 @@ class DiskTier(Protocol):
     ) -> dict[str, TableLookups]: ...  # by the name of the table; "" for ids of unknown tables
 
     def check(self) -> None:
-        """Raises `LostRows` if background work met a file that cannot be read: no checkpoint can be written any more."""
+        """Raises `LostRows` if background work met a file that cannot be read: no checkpoint can be written then."""
 
     def write_failure(self) -> str | None:
         """Why rows that leave memory cannot be written to disk. They stay in memory, and writing is retried, unless

@@ -1,4 +1,4 @@
-"""Row files with valid checksums and wrong contents: a bug or an attacker wrote them. Each is refused in one sentence."""
+"""Row files with valid checksums and wrong contents, by a bug or an attacker: each is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.unit.embedding.row_reference import mix
 
 BLOCK, ALL_BITS = 4096, (1 << 64) - 1
 TAIL = struct.Struct("<8s4I7Q2I64I")
-FIELDS = (
-    "magic version weights states block_bytes layout rows tombstones blocks filter_words blocks_checksum "
-    "footer_checksum record parts"
-).split()
+FIELDS = [
+    *("magic", "version", "weights", "states", "block_bytes", "layout", "rows", "tombstones", "blocks"),
+    *("filter_words", "blocks_checksum", "footer_checksum", "record", "parts"),
+]
 IDS = np.array([i for i in range(20_000) if mix(i) >> 60 == 0])  # of one group of partitions
 PART = RowPart("e", 16, RowAdagrad())
 
@@ -100,13 +100,19 @@ def blocks_that_overflow(file: RowFileText) -> None:
 
 def fences_in_no_order(file: RowFileText) -> None:
     at = file.footer
-    file.bytes[at : at + 8], file.bytes[at + 8 : at + 16] = file.bytes[at + 8 : at + 16], file.bytes[at : at + 8]
+    file.bytes[at : at + 8], file.bytes[at + 8 : at + 16] = (
+        file.bytes[at + 8 : at + 16],
+        file.bytes[at : at + 8],
+    )
     file.seal_footer(int(file.tail["blocks"]))
 
 
 def rows_in_no_order(file: RowFileText) -> None:
     at = 16 + 8  # ids of the second and the third row
-    file.bytes[at : at + 8], file.bytes[at + 8 : at + 16] = file.bytes[at + 8 : at + 16], file.bytes[at : at + 8]
+    file.bytes[at : at + 8], file.bytes[at + 8 : at + 16] = (
+        file.bytes[at + 8 : at + 16],
+        file.bytes[at : at + 8],
+    )
     file.seal_blocks()
 
 
@@ -202,7 +208,9 @@ def test_parts_whose_widths_cannot_be_are_refused(tmp_path: Path, widths: list[i
 def test_rows_for_serving_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "rows.gsr"
     none_U = np.zeros(100, np.uint32)
-    block = RowBlock(np.arange(100), np.ones((100, 9), np.float32), np.zeros((100, 0), np.float32), none_U, none_U, none_U)
+    block = RowBlock(
+        np.arange(100), np.ones((100, 9), np.float32), np.zeros((100, 0), np.float32), none_U, none_U, none_U
+    )
     write_blocks(path, (part for _, part in by_partition([block])), (9,), "int8")
     file = RowFileText(path)
     one_row_less(file)
