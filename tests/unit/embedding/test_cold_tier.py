@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+import warnings
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from gearshift.parameters.checkpoint import Checkpoint, resolve
 from tests.unit.embedding.store_pair import PARTS, StorePair, assert_same
 
 SMALL = 8 << 20
+LITTLE_PART = RowPart("e", 4, RowAdagrad())
 PART_16 = RowPart("e", 16, RowAdagrad())
 
 
@@ -137,6 +139,23 @@ def test_memory_stays_within_the_budget(tmp_path: Path, width: int) -> None:
         assert store.memory_bytes() < 1.1 * budget
     counts = store.tier.counts()
     assert counts is not None and counts.index_bytes > 400_000
+
+
+def test_a_warning_when_the_index_of_the_files_takes_most_of_the_memory(tmp_path: Path) -> None:
+    """Once, and it says how much memory is enough."""
+    store = MemoryStore((LITTLE_PART,), seed=1, tier=ColdTier(tmp_path, 2 << 20))
+    store.pull(np.arange(20_000))
+    store.tier.settle()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        index = store.tier.counts().index_bytes
+    store.tier.budget = 2 * index - 1  # as if there were as many rows more
+    told = r"memory=2MiB is little for so many rows on disk: .* takes 1MiB, .*at least memory=1MiB$"
+    with pytest.warns(gs.DataWarning, match=told):
+        store.tier.counts()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store.tier.counts()
 
 
 def test_memory_stays_within_the_budget_while_a_cut_is_open(tmp_path: Path) -> None:

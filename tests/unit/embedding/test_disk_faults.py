@@ -184,8 +184,6 @@ def test_no_checkpoint_is_written_with_rows_that_a_merge_found_damaged(tmp_path:
 def test_rows_that_a_merge_found_damaged_end_the_run_at_once(tmp_path: Path) -> None:
     store = damaged_store(tmp_path)
     server = SimpleNamespace(stores=(store,))
-    training = SimpleNamespace(
-        baseline=SimpleNamespace(learner=None), learner=SimpleNamespace(server=server)
-    )
+    training = SimpleNamespace(baseline=SimpleNamespace(learner=None), learner=SimpleNamespace(server=server))
     with pytest.raises(LostRows, match=r"^rows on disk: .*gsr is damaged: .*Resume the run"):
         StorageWatch(cast(Any, training), dict).look()
