@@ -155,7 +155,9 @@ void bind_table(nb::module_& m) {
         }
     });
     m.def("allow_io_uring", &BlockReader::allow_io_uring, "allowed"_a);
-    m.def("random_read_rate", &random_read_rate, "path"_a, "seconds"_a, "bytes"_a = 4096, NoGil());
+    m.def("random_read_rate", [](const std::string& path, double seconds, uint32_t bytes) {
+        return random_read_rate(path, seconds, bytes);
+    }, "path"_a, "seconds"_a, "bytes"_a = 4096, NoGil());
     m.def("read_plan", [](double block_reads, double extent_reads, double longest_reads) {
         const ReadPlan plan = plan_from_rates(block_reads, extent_reads, longest_reads);
         return std::pair(plan.gap_bytes, plan.extent_bytes);

@@ -197,7 +197,7 @@ bool ColdTier::measure_disk_if_due() {
     if (!largest || largest->bytes() < kMeasuredBytes) return false;
     measure_at_ = Clock::now() + kMeasureAgainAfter;
     try {
-        plan_ = measured_plan(largest->path());
+        plan_ = measured_plan(largest->path(), memory_.reading);
     } catch (const RowIoError&) {  // a lookup that needs the file says so
     }
     return true;

@@ -103,6 +103,7 @@ public:
     ColdCounts counts() const;
     std::size_t memory_bytes() const;
     std::size_t index_bytes() const { return index_bytes_; }  // of fences and filters
+    std::size_t scan_bytes(std::size_t files) const { return memory_.merging / files; }  // for each file of a sequential read
     const RowFileShape& shape() const { return shape_; }
 
 private:

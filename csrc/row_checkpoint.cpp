@@ -115,11 +115,7 @@ void RowTable::write_cut_row(int64_t id, const std::byte* record, const ColdView
 
 void RowTable::load_files(const std::vector<std::string>& paths) {
     if (cold_) throw std::invalid_argument("a table with a cold tier takes over files");
-    struct Writing {
-        Gate& gate;
-        explicit Writing(Gate& of) : gate(of) { gate.enter(); }
-        ~Writing() { gate.leave(); }
-    } writing(gate_);
+    const Gate::Writer writing(gate_);
     const RowFileShape expected = file_shape();
     RowFiles files;
     for (const std::string& path : paths) files.push_back(std::make_shared<RowFile>(path, &expected, /*cached=*/true));
@@ -153,7 +149,7 @@ void RowTable::adopt_files(const std::vector<std::string>& paths) {
     RowFiles files;
     for (const std::string& path : paths) files.push_back(std::make_shared<RowFile>(path, &cold_->shape()));
     std::vector<RowScan> scans;
-    for (const auto& file : files) scans.emplace_back(*file);
+    for (const auto& file : files) scans.emplace_back(*file, cold_->scan_bytes(files.size()));
     std::array<uint32_t, kPartitions> live{};
     each_newest(scans, [&](const StoredRow& row) {
         const uint32_t p = partition_of(mix(static_cast<uint64_t>(row.id)));

@@ -90,11 +90,7 @@ std::size_t RowTable::begin_group_cut(uint32_t group) {
 void RowTable::begin_cut() {
     std::lock_guard one(cut_lock_);
     if (cut_open_) throw std::invalid_argument("a cut is open already: read or close it first");
-    gate_.close();
-    struct Opens {
-        Gate& gate;
-        ~Opens() { gate.open(); }
-    } opens{gate_};
+    const Gate::Closed no_pushes(gate_);
     std::size_t rows = 0;
     try {
         for (uint32_t g = 0; g < kColdGroups; ++g) rows += begin_group_cut(g);

@@ -60,6 +60,21 @@ public:
     void close();  // returns when all writers have left
     void open();
 
+    struct Writer {  // inside until it is destroyed
+        explicit Writer(Gate& of) : gate(of) { gate.enter(); }
+        ~Writer() { gate.leave(); }
+        Writer(const Writer&) = delete;
+        Writer& operator=(const Writer&) = delete;
+        Gate& gate;
+    };
+    struct Closed {  // until it is destroyed
+        explicit Closed(Gate& of) : gate(of) { gate.close(); }
+        ~Closed() { gate.open(); }
+        Closed(const Closed&) = delete;
+        Closed& operator=(const Closed&) = delete;
+        Gate& gate;
+    };
+
 private:
     std::mutex lock_;
     std::condition_variable changed_;
@@ -176,6 +191,7 @@ private:
     void each_fetched(std::span<const Item> items, const std::function<void(const Item&, const std::byte*)>& visit);
     std::size_t piece_end(std::span<const Item> items, std::size_t begin) const;
     void evict(Partition& partition);
+    std::size_t expected_bytes() const { return 2 * expected_ids_ * sizeof(int64_t); }  // their vectors grow by doubling
     std::size_t most_in_memory() const { return std::size_t{quota()} * used_partitions_; }
     uint32_t quota() const;  // rows of a partition in memory
     uint32_t quota(const Partition& partition) const;  // while a cut may be open

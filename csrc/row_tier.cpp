@@ -94,7 +94,7 @@ uint32_t RowTable::quota() const {
     // A partition's last slab is not full, and it notes the free rows of a slab.
     const std::size_t partition = sizeof(Partition) + shape_.bytes + shape_.rows * 2 * sizeof(uint64_t);
     const std::size_t index = cold_->index_bytes() + 2 * cold_->index_bytes() / kColdGroups;  // of a file in the making, too
-    const std::size_t taken = index + used_partitions_ * partition + (rules_ ? rules_->memory_bytes() : 0);
+    const std::size_t taken = index + expected_bytes() + used_partitions_ * partition + (rules_ ? rules_->memory_bytes() : 0);
     const std::size_t fitting = (hot_bytes_ > taken ? hot_bytes_ - taken : 0) / row / used_partitions_;
     const std::size_t piece = std::max<std::size_t>(fitting / (kPieceShare + 1), std::min<std::size_t>(kFewestInserted, fitting / 2));
     const std::size_t rows = fitting - piece;

@@ -185,6 +185,22 @@ def test_memory_stays_within_the_budget_while_a_cut_is_open(tmp_path: Path) -> N
     assert store.tier.counts().hot_rows > 0.8 * hot and store.memory_bytes() < budget
 
 
+def test_ids_that_are_announced_take_memory_from_rows(tmp_path: Path) -> None:
+    store = MemoryStore((PART_16,), seed=1, tier=ColdTier(tmp_path, 4 << 20))
+    store.pull(np.arange(40_000))
+    store.tier.settle()
+    kept = store.tier.counts().hot_rows
+    store.tier.begin_chunk()
+    before, announced_U = store.memory_bytes(), np.arange(100_000, 160_000)
+    store.tier.expect(announced_U)
+    assert store.memory_bytes() - before == 16 * len(announced_U)  # vectors grow by doubling
+    store.pull(np.arange(200_000, 210_000))
+    assert store.tier.counts().hot_rows < 0.8 * kept and store.memory_bytes() < 1.1 * (4 << 20)
+    store.tier.begin_chunk()
+    store.pull(np.arange(210_000, 220_000))
+    assert store.tier.counts().hot_rows > 0.95 * kept
+
+
 def test_rows_that_the_files_have_make_room_while_a_cut_is_open(tmp_path: Path) -> None:
     """None of them is changed, so the cut needs no copy of those that leave: their records are in its files."""
     budget, ids = 4 << 20, np.arange(100_000)
@@ -202,7 +218,7 @@ def test_rows_that_the_files_have_make_room_while_a_cut_is_open(tmp_path: Path) 
     with store.cut() as cut:
         for _ in range(40):
             store.pull(np.unique(random.integers(0, len(ids), 4000)))
-        assert store.memory_bytes() < before + budget // 50
+        assert store.memory_bytes() < before + budget // 16
         assert assert_same(filled.blocks(), iter(cut)) == len(ids)
 
 
