@@ -140,7 +140,7 @@ void read_blocks(const std::string& path, Column<const uint64_t> offsets) {
     for (std::size_t i = 0; i < offsets.shape(0); ++i)
         extents.push_back({file.descriptor(), offsets.data()[i] / kDiskBlock * kDiskBlock, kDiskBlock});
     read_extents(extents, kMostBytesInFlight, [&](std::size_t, const std::byte*, int error) {
-        if (error) throw_read_error(file, error);
+        if (error) throw_read_error(file.path(), error);
     });
 }
 
@@ -155,7 +155,9 @@ void bind_table(nb::module_& m) {
         }
     });
     m.def("allow_io_uring", &BlockReader::allow_io_uring, "allowed"_a);
-    m.def("random_read_rate", &random_read_rate, "path"_a, "seconds"_a, "bytes"_a = 4096, NoGil());
+    m.def("random_read_rate", [](const std::string& path, double seconds, uint32_t bytes) {
+        return random_read_rate(path, seconds, bytes);
+    }, "path"_a, "seconds"_a, "bytes"_a = 4096, NoGil());
     m.def("read_plan", [](double block_reads, double extent_reads, double longest_reads) {
         const ReadPlan plan = plan_from_rates(block_reads, extent_reads, longest_reads);
         return std::pair(plan.gap_bytes, plan.extent_bytes);
@@ -178,6 +180,7 @@ void bind_table(nb::module_& m) {
         .def("load_expected", &RowTable::load_expected, NoGil())
         .def("close_cold_tier", &RowTable::close_cold_tier, NoGil())
         .def("cold_write_failure", &RowTable::cold_write_failure, NoGil())
+        .def("check_cold_tier", &RowTable::check_cold_tier, NoGil())
         .def("settle_cold_tier", &RowTable::settle_cold_tier, NoGil())
         .def("tier_counts", [](const RowTable& t) {
             const TierCounts counts = [&] {

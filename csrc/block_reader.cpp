@@ -1,17 +1,15 @@
 #include "block_reader.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "io_ring.h"
+#include "whole_read.h"
 
 namespace gearshift {
 namespace {
@@ -23,15 +21,7 @@ std::atomic<bool> io_uring_allowed{true};
 std::atomic<unsigned> setting{0};  // how often it was set
 
 int pread_all(const Extent& extent, std::byte* to) {
-    std::size_t done = 0;
-    while (done < extent.bytes) {
-        const ssize_t got = ::pread(extent.descriptor, to + done, extent.bytes - done, static_cast<off_t>(extent.offset + done));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return errno;
-        if (got == 0) return -1;
-        done += static_cast<std::size_t>(got);
-    }
-    return 0;
+    return read_whole(extent.descriptor, to, extent.bytes, extent.offset);
 }
 
 // The process's readers. They are never destroyed: a thread may still read while the process ends.

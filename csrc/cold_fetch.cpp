@@ -127,7 +127,7 @@ private:
         const LookupOnDisk here;
         const QueueDepth depth = read_extents(extents_, tier_.memory_.reading, [&](std::size_t e, const std::byte* extent, int error) {
             const RowFile& in = file(wanted_[begins_[e]]);
-            if (error) throw_read_error(in, error);
+            if (error) throw_read_error(in.path(), error);
             bytes += extents_[e].bytes;
             int64_t verified = -1;
             for (uint32_t i = begins_[e]; i < begins_[e + 1]; ++i) {

@@ -62,13 +62,17 @@ ColdTier::~ColdTier() {
 
 // ---- writing ----
 
-void ColdTier::throw_failure() {
+void ColdTier::throw_failure() const {
     std::lock_guard held(work_lock_);
     std::rethrow_exception(failure_);
 }
 
-void ColdTier::put(int64_t id, const std::byte* record, bool replaces_stored) {
+void ColdTier::check() const {
     if (failed_) throw_failure();
+}
+
+void ColdTier::put(int64_t id, const std::byte* record, bool replaces_stored) {
+    check();
     if (unwritten_ > kMostToWrite) wait_for_room();  // before the record is taken, because it may throw
     const uint32_t g = group_of(key_of(id));
     Group& group = groups_[g];
@@ -81,7 +85,10 @@ void ColdTier::put(int64_t id, const std::byte* record, bool replaces_stored) {
         if (is_new) group.stale += replaces_stored + (record == nullptr);
     }
     rows_put_.fetch_add(1, std::memory_order_relaxed);
-    if (!sealed) return;
+    if (sealed) will_write(g);
+}
+
+void ColdTier::will_write(uint32_t g) {
     std::lock_guard held(work_lock_);
     to_write_.push_back(g);
     unwritten_ = to_write_.size();
@@ -99,6 +106,7 @@ std::string ColdTier::write_failure() const {
     std::lock_guard held(work_lock_);
     const bool lasts = Clock::now() - write_failed_at_ >= kTolerated || to_write_.size() > kMostUnwritten / 2;
     try {
+        if (failure_) std::rethrow_exception(failure_);
         if (write_failure_ && lasts) std::rethrow_exception(write_failure_);
     } catch (const std::exception& error) {
         return error.what();
@@ -126,6 +134,7 @@ void ColdTier::write_in_background() {
             worked = work();
         } catch (const RowWriteError&) {
             write_failure = std::current_exception();
+        } catch (const Stopped&) {
         } catch (...) {
             failure = std::current_exception();
         }
@@ -133,7 +142,7 @@ void ColdTier::write_in_background() {
         failure_ = failure;
         failed_ = failure != nullptr;
         if (write_failure && !write_failure_) write_failed_at_ = Clock::now();
-        if (worked || write_failure) write_failure_ = write_failure;
+        if (write_failure) write_failure_ = write_failure;
         busy_ = false;
         work_changed_.notify_all();
         if (write_failure)
@@ -156,6 +165,7 @@ bool ColdTier::work() {
     std::lock_guard held(work_lock_);
     to_write_.pop_front();
     unwritten_ = to_write_.size();
+    write_failure_ = nullptr;
     return true;
 }
 
@@ -187,7 +197,7 @@ bool ColdTier::measure_disk_if_due() {
     if (!largest || largest->bytes() < kMeasuredBytes) return false;
     measure_at_ = Clock::now() + kMeasureAgainAfter;
     try {
-        plan_ = measured_plan(largest->path());
+        plan_ = measured_plan(largest->path(), memory_.reading);
     } catch (const RowIoError&) {  // a lookup that needs the file says so
     }
     return true;
@@ -235,8 +245,7 @@ uint32_t ColdTier::level_of(uint64_t rows) const {
 ColdTier::RunRange ColdTier::runs_to_merge(const Group& group) const {
     // With expiry, even a single run is merged, to drop its expired rows.
     const std::size_t runs = group.runs.size(), fewest = ended_ ? 1 : 2;
-    const uint64_t live = group.stored > group.stale ? group.stored - group.stale : 0;
-    if (runs >= fewest && group.stored > 2 * live + buffer_rows_) return {0, runs};
+    if (runs >= fewest && group.stored > 2 * group.live() + buffer_rows_) return {0, runs};
     for (std::size_t begin = 0, end; begin < runs; begin = end) {
         for (end = begin; end < runs && group.runs[end].level == group.runs[begin].level;) ++end;
         if (end - begin >= kRunsPerLevel) return {begin, end};
@@ -261,16 +270,15 @@ void ColdTier::merge(uint32_t g, RunRange range) {
     Group& group = groups_[g];
     std::vector<ColdView::Run> merged;
     bool oldest;
-    uint64_t live, stale;
+    uint64_t live;
     {
         std::lock_guard held(group.lock);
         const auto first = group.runs.begin() + static_cast<std::ptrdiff_t>(range.begin);
         merged.assign(first, first + static_cast<std::ptrdiff_t>(range.size()));
         oldest = range.end == group.runs.size();
-        live = group.stored > group.stale ? group.stored - group.stale : 0;
-        stale = group.stale;
+        live = group.live();
     }
-    uint64_t before = 0;
+    uint64_t before = 0, ended = 0;
     std::vector<RowScan> scans;
     scans.reserve(merged.size());
     for (const ColdView::Run& run : merged) {
@@ -281,8 +289,9 @@ void ColdTier::merge(uint32_t g, RunRange range) {
     RowFileWriter writer(new_path(g), shape_, whole ? std::clamp(live, before / 2, before) : before);
     each_newest(scans, [&](const StoredRow& row) {
         if (stopping_) throw Stopped();
-        const bool dropped = !row.record || (ended_ && ended_(row.record));
-        if (!dropped || !oldest) writer.add(row.id, row.record);
+        const bool over = oldest && row.record && ended_ && ended_(row.record);
+        if (over) ++ended;
+        if (row.record ? !over : !oldest) writer.add(row.id, row.record);
     });
     std::shared_ptr<RowFile> file = writer.rows() ? writer.finish() : nullptr;
     merges_.fetch_add(1, std::memory_order_relaxed);
@@ -291,10 +300,18 @@ void ColdTier::merge(uint32_t g, RunRange range) {
     const auto first = group.runs.begin() + static_cast<std::ptrdiff_t>(range.begin);
     const auto rest = group.runs.erase(first, first + static_cast<std::ptrdiff_t>(range.size()));
     if (file) group.runs.insert(rest, run_of(file));
-    const uint64_t after = file ? file->rows() : 0, dropped = before - after;
-    group.stored -= dropped;
-    group.stale -= std::min(group.stale, whole ? std::max(dropped, stale) : dropped);  // `add_stale` is an estimate
+    const uint64_t after = file ? file->rows() : 0, replaced = before - after - ended;
+    group.stored -= before - after;
+    group.stale -= std::min(group.stale, replaced);
+    if (whole) group.stale = std::min(group.stale, 2 * group.buffered());  // a tombstone counts, and what it replaces
+    group.ended = whole ? 0 : group.ended - std::min(group.ended, ended);
     for (const ColdView::Run& run : merged) run.file->remove_when_unused();
+}
+
+uint64_t ColdTier::Group::buffered() const {
+    uint64_t rows = active->size();
+    for (const auto& buffer : sealed) rows += buffer->size();
+    return rows;
 }
 
 std::string ColdTier::new_path(uint32_t group) {
@@ -326,7 +343,7 @@ ColdCounts ColdTier::counts() const {
     counts.bytes_written = bytes_written_, counts.bytes_flushed = bytes_flushed_;
     for (const Group& group : groups_) {
         std::lock_guard held(group.lock);
-        counts.stored_rows += group.stored, counts.stale_rows += group.stale, counts.files += group.runs.size();
+        counts.stored_rows += group.stored, counts.stale_rows += group.stored - group.live(), counts.files += group.runs.size();
         for (const ColdView::Run& run : group.runs)
             counts.file_bytes += run.file->bytes(), counts.index_bytes += run.file->memory_bytes();
     }

@@ -17,6 +17,7 @@
 // does not depend on partition locks or hot rows; `RowTable` decides which rows are here.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -86,7 +87,7 @@ public:
     // much is still to be written. Throws if a file turned out to be damaged, or if far too much cannot be written.
     void put(int64_t id, const std::byte* record, bool replaces_stored);
 
-    ColdView view(uint32_t group);
+    ColdView view(uint32_t group);  // throws as `check`
     // Live rows of a partition in the order of mix(id).
     void each(const ColdView& view, uint32_t partition, const std::function<void(int64_t, const std::byte*)>& visit) const;
 
@@ -96,11 +97,13 @@ public:
     void adopt(uint32_t group, const std::vector<std::shared_ptr<RowFile>>& files, uint64_t live);
 
     void stop();  // ends the writer thread; only reading works afterwards
+    void check() const;  // throws what made a file unreadable: then rows on disk are lost, and nothing is written any more
     std::string write_failure() const;  // why rows have not been written for a while; empty: they have
     void settle();  // waits until everything is written and merged (for tests and benchmarks)
     ColdCounts counts() const;
     std::size_t memory_bytes() const;
     std::size_t index_bytes() const { return index_bytes_; }  // of fences and filters
+    std::size_t scan_bytes(std::size_t files) const { return memory_.merging / files; }  // for each file of a sequential read
     const RowFileShape& shape() const { return shape_; }
 
 private:
@@ -110,7 +113,12 @@ private:
         std::unique_ptr<RowBuffer> active;
         std::vector<std::shared_ptr<const RowBuffer>> sealed;  // newest first
         std::vector<ColdView::Run> runs;                       // newest first
-        uint64_t stored = 0, stale = 0;
+        // Rows in the files; of these and of those in the buffers, the ones that others replace, and tombstones; about so many
+        // of the others that have ended.
+        uint64_t stored = 0, stale = 0, ended = 0;
+
+        uint64_t live() const { return stored - std::min(stored, stale + ended); }
+        uint64_t buffered() const;
     };
     struct Wanted;  // an id on its way through the files of its group
     class Fetch;
@@ -120,6 +128,7 @@ private:
     bool work();  // does one piece of it; false: there is none
     bool merge_if_due(std::size_t fewest_runs);
     bool measure_disk_if_due();
+    void will_write(uint32_t group);  // its oldest sealed buffer
     void wait_for_room();
     ColdView::Run run_of(const std::shared_ptr<RowFile>& file);
     void write_oldest(uint32_t group);
@@ -131,7 +140,7 @@ private:
     RunRange runs_to_merge(const Group& group) const;  // empty: none
     uint32_t level_of(uint64_t rows) const;
     void merge(uint32_t group, RunRange range);
-    void throw_failure();
+    void throw_failure() const;
     std::string new_path(uint32_t group);
 
     const std::string folder_;

@@ -8,6 +8,7 @@
 namespace gearshift {
 
 ColdView ColdTier::view(uint32_t g) {
+    check();
     Group& group = groups_[g];
     ColdView view;
     bool sealed = false;
@@ -17,11 +18,7 @@ ColdView ColdTier::view(uint32_t g) {
         view.buffers = group.sealed;
         view.runs = group.runs;
     }
-    if (sealed) {
-        std::lock_guard held(work_lock_);
-        to_write_.push_back(g);
-        work_changed_.notify_all();
-    }
+    if (sealed) will_write(g);
     return view;
 }
 
@@ -68,7 +65,7 @@ void ColdTier::each(const ColdView& view, uint32_t partition,
 void ColdTier::add_stale(double share) {
     for (Group& group : groups_) {
         std::lock_guard held(group.lock);
-        if (group.stored > group.stale) group.stale += static_cast<uint64_t>(static_cast<double>(group.stored - group.stale) * share);
+        group.ended += static_cast<uint64_t>(static_cast<double>(group.live()) * share);
     }
     work_changed_.notify_all();
 }

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <vector>
 
-#include "block_reader.h"
 #include "row_file.h"
 #include "row_partition.h"
 
@@ -28,7 +27,7 @@ struct Descriptor {
 
 }  // namespace
 
-double random_read_rate(const std::string& path, double seconds, uint32_t bytes) {
+double random_read_rate(const std::string& path, double seconds, uint32_t bytes, std::size_t most_in_flight) {
     using Clock = std::chrono::steady_clock;
     const Descriptor file{open_direct(path, O_RDONLY)};
     struct stat facts;
@@ -41,7 +40,7 @@ double random_read_rate(const std::string& path, double seconds, uint32_t bytes)
     double passed = 0;
     while (passed < seconds) {
         for (Extent& extent : extents) extent = {file.number, mix(++reads) % places * bytes, bytes};
-        read_extents(extents, kMostBytesInFlight, [&](std::size_t, const std::byte*, int error) {
+        read_extents(extents, most_in_flight, [&](std::size_t, const std::byte*, int error) {
             if (error) throw RowIoError(path, "cannot be read", error > 0 ? error : EIO);
         });
         passed = std::chrono::duration<double>(Clock::now() - began).count();
@@ -58,9 +57,9 @@ ReadPlan plan_from_rates(double block_reads, double extent_reads, double longest
     return {blocks * static_cast<uint32_t>(kDiskBlock), longer ? kLongestExtent : kExtent};
 }
 
-ReadPlan measured_plan(const std::string& path) {
-    return plan_from_rates(random_read_rate(path, kSecondsPerRate, kDiskBlock), random_read_rate(path, kSecondsPerRate, kExtent),
-                           random_read_rate(path, kSecondsPerRate, kLongestExtent));
+ReadPlan measured_plan(const std::string& path, std::size_t most_in_flight) {
+    const auto rate = [&](uint32_t bytes) { return random_read_rate(path, kSecondsPerRate, bytes, most_in_flight); };
+    return plan_from_rates(rate(kDiskBlock), rate(kExtent), rate(kLongestExtent));
 }
 
 }  // namespace gearshift

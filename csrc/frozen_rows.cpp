@@ -10,12 +10,12 @@
 #include <cstring>
 
 #include "row_partition.h"
+#include "whole_read.h"
 
 namespace gearshift {
 namespace {
 
 constexpr std::size_t kChunk = 64;  // ids in flight: their cache misses overlap
-constexpr std::size_t kReadBytes = std::size_t{1} << 24;
 constexpr int64_t kNoBlock = -1;
 
 }  // namespace
@@ -60,14 +60,7 @@ void FrozenRows::map(int descriptor) {
 void FrozenRows::load(int descriptor) {
     loaded_ = AlignedBytes(facts_.bytes);
     ::madvise(loaded_.data(), loaded_.size(), MADV_HUGEPAGE);
-    for (uint64_t done = 0; done < facts_.bytes;) {
-        const ssize_t got = ::pread(descriptor, loaded_.data() + done, std::min<uint64_t>(kReadBytes, facts_.bytes - done),
-                                    static_cast<off_t>(done));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) throw RowIoError(path_, "cannot be read", errno);
-        if (got == 0) throw RowFileError(path_ + " is damaged: it ends early");
-        done += static_cast<uint64_t>(got);
-    }
+    if (const int error = read_whole(descriptor, loaded_.data(), facts_.bytes, 0)) throw_read_error(path_, error);
     bytes_ = loaded_.data();
 }
 
@@ -80,12 +73,13 @@ void FrozenRows::read_index() {
 }
 
 void FrozenRows::verify() const {
-    uint64_t all = 0;
+    uint64_t all = 0, rows = 0;
     for (uint32_t b = 0; b < facts_.blocks; ++b) {
         all = chained(all, verified_checksum(facts_.shape, block(b), b, fences_[b], path_));
+        rows += rows_in_block(block(b));
         verified_[b / 64].fetch_or(uint64_t{1} << (b % 64), std::memory_order_relaxed);
     }
-    if (all != facts_.blocks_checksum) throw RowFileError(path_ + " is damaged: its blocks are not those that were written");
+    facts_.verify_blocks(all, rows, path_);
 }
 
 void FrozenRows::verify_once(uint32_t b) const {
@@ -122,7 +116,7 @@ void FrozenRows::lookup(std::span<const int64_t> ids, float* out_UW, bool* found
             if (probe.block == kNoBlock) continue;
             const auto at = static_cast<std::size_t>(probe.block);
             const uint64_t first = fences_[at], end = at + 1 == fences_.size() ? ~uint64_t{0} : fences_[at + 1];
-            const double share = static_cast<double>(probe.key - first) / static_cast<double>(end - first);
+            const double share = static_cast<double>(probe.key - first) / (static_cast<double>(end - first) + 1);
             probe.guess = static_cast<uint32_t>(share * per_block);
             __builtin_prefetch(block(static_cast<uint32_t>(probe.block)) + kBlockHead + probe.guess * sizeof(int64_t));
         }

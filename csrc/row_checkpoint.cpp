@@ -41,7 +41,10 @@ std::vector<std::string> RowTable::write_cut_groups(uint32_t first, uint32_t las
     if (!cut_open_) throw std::invalid_argument("the cut is closed");
     if (first >= last || last > kColdGroups || (cold_ && last - first > 1))
         throw std::invalid_argument("a file has the rows of one group, or of several if there is no cold tier");
+    if (std::any_of(cut_read_.begin() + first * kGroupPartitions, cut_read_.end(), [](bool read) { return read; }))
+        throw std::invalid_argument("groups of a cut are written in their order: this one or a later one was read already");
     for (uint32_t g = 0; g < first; ++g) cut_views_[g] = {};  // what they keep is in memory beyond the budget
+    std::fill_n(cut_read_.begin(), first * kGroupPartitions, true);
     const ColdView& view = cut_views_[first];
     std::size_t most = 0;
     for (uint32_t p = first * kGroupPartitions; p < last * kGroupPartitions; ++p) {
@@ -79,7 +82,7 @@ void RowTable::write_new_rows(const std::string& path, std::span<const int64_t> 
 
 // The rows that no file has: those in memory, and those in the buffers unless a newer one precedes them.
 void RowTable::write_cut_partition(uint32_t number, const ColdView& view, RowFileWriter& writer) {
-    const RowBlockData hot = take_cut_partition(number, CutOrder::by_hash, /*unstored_only=*/cold_ != nullptr);
+    const RowBlockData hot = take_cut_partition(number, CutOrder::by_hash);
     std::vector<Pending> rows;
     for (std::size_t i = 0; i < hot.rows(); ++i) rows.push_back({mix(static_cast<uint64_t>(hot.ids[i])), hot.ids[i], 0, i});
     for (std::size_t b = 0; b < view.buffers.size(); ++b)
@@ -112,11 +115,7 @@ void RowTable::write_cut_row(int64_t id, const std::byte* record, const ColdView
 
 void RowTable::load_files(const std::vector<std::string>& paths) {
     if (cold_) throw std::invalid_argument("a table with a cold tier takes over files");
-    struct Writing {
-        Gate& gate;
-        explicit Writing(Gate& of) : gate(of) { gate.enter(); }
-        ~Writing() { gate.leave(); }
-    } writing(gate_);
+    const Gate::Writer writing(gate_);
     const RowFileShape expected = file_shape();
     RowFiles files;
     for (const std::string& path : paths) files.push_back(std::make_shared<RowFile>(path, &expected, /*cached=*/true));
@@ -150,7 +149,7 @@ void RowTable::adopt_files(const std::vector<std::string>& paths) {
     RowFiles files;
     for (const std::string& path : paths) files.push_back(std::make_shared<RowFile>(path, &cold_->shape()));
     std::vector<RowScan> scans;
-    for (const auto& file : files) scans.emplace_back(*file);
+    for (const auto& file : files) scans.emplace_back(*file, cold_->scan_bytes(files.size()));
     std::array<uint32_t, kPartitions> live{};
     each_newest(scans, [&](const StoredRow& row) {
         const uint32_t p = partition_of(mix(static_cast<uint64_t>(row.id)));

@@ -1,4 +1,7 @@
 // Reads complete rows: the current state of a partition, and the copy-on-write cut of all partitions.
+//
+// A row of the cut that leaves memory unchanged since it was read from the cold tier, or written to it, is not saved: the
+// tier's view has it.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -87,16 +90,13 @@ std::size_t RowTable::begin_group_cut(uint32_t group) {
 void RowTable::begin_cut() {
     std::lock_guard one(cut_lock_);
     if (cut_open_) throw std::invalid_argument("a cut is open already: read or close it first");
-    gate_.close();
-    struct Opens {
-        Gate& gate;
-        ~Opens() { gate.open(); }
-    } opens{gate_};
+    const Gate::Closed no_pushes(gate_);
     std::size_t rows = 0;
     try {
         for (uint32_t g = 0; g < kColdGroups; ++g) rows += begin_group_cut(g);
     } catch (...) {
-        for (Partition& partition : partitions_) partition.end_cut();
+        for (Partition& partition : partitions_) partition.end_cut(slab_rows());
+        cut_views_ = {};
         throw;
     }
     if (rules_) cut_rules_ = rules_->state();
@@ -108,7 +108,7 @@ void RowTable::begin_cut() {
 RowBlockData RowTable::read_cut_partition(uint32_t number) {
     std::lock_guard one(cut_lock_);
     if (!cut_open_) throw std::invalid_argument("the cut is closed");
-    RowBlockData block = take_cut_partition(number, CutOrder::by_id, /*unstored_only=*/false);
+    RowBlockData block = take_cut_partition(number, CutOrder::by_id);
     if (cold_) {
         const uint32_t group = number / kGroupPartitions;
         block = with_cold_rows(std::move(block), cut_views_[group], number);
@@ -118,10 +118,10 @@ RowBlockData RowTable::read_cut_partition(uint32_t number) {
     return living(std::move(block), cut_rules_.horizons);
 }
 
-// The rows in memory; `unstored_only` leaves out those that the cold tier has as they are. A row that was written since the
-// cut counts as not stored. The lock is only held briefly: first for the ids of the cut, then for their rows in pieces, last
-// for rows saved by writers.
-RowBlockData RowTable::take_cut_partition(uint32_t number, CutOrder order, bool unstored_only) {
+// The rows in memory, without those that the cold tier has as they are. A row that was written since the cut counts as not
+// stored. The lock is only held briefly: first for the ids of the cut, then for their rows in pieces, last for the list of
+// the rows that were saved. These are read without it: their places are kept for the cut, and slabs stay while it is open.
+RowBlockData RowTable::take_cut_partition(uint32_t number, CutOrder order) {
     Partition& partition = partitions_.at(number);
     if (cut_read_[number]) throw std::invalid_argument("this partition of the cut was read already: a cut is read once");
     cut_read_[number] = true;
@@ -131,11 +131,9 @@ RowBlockData RowTable::take_cut_partition(uint32_t number, CutOrder order, bool 
         PartitionCut& cut = *partition.cut;
         entries.reserve(cut.live);
         partition.each([&](int64_t id, uint64_t place) {
-            const uint32_t row = shape_.number(place);
-            const bool skipped = unstored_only && (place & kStored) && !(place & kDirty);
-            if (row < cut.row_end && !cut.is_saved(row) && !skipped) entries.push_back({id, place});
+            if (cut.needs(shape_.number(place)) && !is_on_disk(place)) entries.push_back({id, place});
         });
-        for (int64_t id : cut.saved_ids) entries.push_back({id, kNowhere});
+        for (const PartitionCut::Saved& row : cut.saved) entries.push_back({row.id, kNowhere});
     }
     std::sort(entries.begin(), entries.end(), Before{order});
     RowBlockData block(layout_.width, layout_.state_width, entries.size());
@@ -145,25 +143,28 @@ RowBlockData RowTable::take_cut_partition(uint32_t number, CutOrder order, bool 
         for (std::size_t i = begin; i < std::min(begin + kRowsPerHold, entries.size()); ++i) {
             const auto [id, place] = entries[i];
             block.ids[i] = id;
-            if (place == kNowhere || cut.is_saved(shape_.number(place))) continue;  // filled in below
+            if (place == kNowhere || !cut.needs(shape_.number(place))) continue;  // filled in below
             copy_out(shape_.at(place), block, i);
             cut.mark(shape_.number(place));  // read: writers need not save it any more
         }
     }
-    const std::unique_ptr<PartitionCut> cut = partition.end_cut();
-    const std::size_t bytes = layout_.wide_stride + layout_.side_stride;
-    for (std::size_t s = 0; s < cut->saved_ids.size(); ++s) {
-        const auto at = std::lower_bound(entries.begin(), entries.end(), Entry{cut->saved_ids[s], 0}, Before{order});
-        if (at == entries.end() || at->id != cut->saved_ids[s]) continue;  // not in `entries`: skipped by the loop above
-        std::byte* record = cut->saved_rows.data() + s * bytes;
-        copy_out({record, record + layout_.wide_stride}, block, static_cast<std::size_t>(at - entries.begin()));
+    std::vector<PartitionCut::Saved> saved;
+    {
+        std::lock_guard held(partition.lock);
+        saved = partition.cut->saved;
     }
+    for (const auto& [id, place] : saved) {
+        const auto at = std::lower_bound(entries.begin(), entries.end(), Entry{id, 0}, Before{order});
+        if (at == entries.end() || at->id != id) continue;  // not in `entries`: skipped by the loop above
+        copy_out(shape_.at(place), block, static_cast<std::size_t>(at - entries.begin()));
+    }
+    partition.end_cut(slab_rows());
     return block;
 }
 
 void RowTable::end_cut() {
     std::lock_guard one(cut_lock_);
-    for (Partition& partition : partitions_) partition.end_cut();
+    for (Partition& partition : partitions_) partition.end_cut(slab_rows());
     cut_views_ = {};
     cut_rules_ = {};
     cut_open_ = false;

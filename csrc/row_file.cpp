@@ -7,11 +7,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
+#include <numeric>
 
 #include "disk_schedule.h"
 #include "feature_hash.h"
 #include "row_layout.h"
 #include "row_partition.h"
+#include "whole_read.h"
 
 namespace gearshift {
 namespace {
@@ -19,7 +22,6 @@ namespace {
 constexpr uint32_t kVersion = 2, kFirstVersion = 1;  // 2: records of weights alone
 constexpr uint64_t kSeed = 1;                       // of checksums, in all versions
 constexpr char kMagic[8] = {'G', 'S', 'R', 'O', 'W', 'S', '\r', '\n'};
-constexpr double kFilterBits = 10;  // per row
 constexpr uint32_t kMostFloats = 1 << 21, kMostParts = 64;
 constexpr uint64_t kTombstone = uint64_t{1} << 63;
 
@@ -60,26 +62,28 @@ void write_all(int descriptor, const std::byte* bytes, std::size_t size, uint64_
 }
 
 void read_all(int descriptor, std::byte* bytes, std::size_t size, uint64_t offset, const std::string& path) {
-    while (size) {
-        const ssize_t done = ::pread(descriptor, bytes, size, static_cast<off_t>(offset));
-        if (done < 0 && errno == EINTR) continue;
-        if (done < 0) throw RowIoError(path, "cannot be read", errno);
-        if (done == 0) throw RowFileError(path + " is damaged: it ends early");
-        bytes += done, offset += static_cast<uint64_t>(done), size -= static_cast<std::size_t>(done);
-    }
+    if (const int error = read_whole(descriptor, bytes, size, offset)) throw_read_error(path, error);
 }
 
 bool all_zero(const std::byte* begin, const std::byte* end) {
     return std::all_of(begin, end, [](std::byte each) { return each == std::byte{0}; });
 }
 
-constexpr uint32_t kSalts[8] = {0x47b6137bU, 0x44974d91U, 0x8824ad5bU, 0xa2b7289dU,
-                                0x705495c7U, 0x2df1424bU, 0x9efc4947U, 0x5c6bfb31U};
+bool are_widths(std::span<const uint32_t> parts) {
+    const auto possible = [](uint32_t part) { return part > 0 && part <= kMostFloats; };
+    return std::all_of(parts.begin(), parts.end(), possible) &&
+           std::accumulate(parts.begin(), parts.end(), uint64_t{0}) <= kMostFloats;
+}
 
 }  // namespace
 
 RowIoError::RowIoError(const std::string& file, const char* what, int errno_value)
     : std::runtime_error(file + " " + what + ": " + std::strerror(errno_value)), path(file), code(errno_value) {}
+
+void throw_read_error(const std::string& path, int error) {
+    if (error < 0) throw RowFileError(path + " is damaged: it ends early");
+    throw RowIoError(path, "cannot be read", error);
+}
 
 int open_file(const std::string& path, int flags, bool cached) {
     int descriptor = ::open(path.c_str(), flags | (cached ? 0 : O_DIRECT) | O_CLOEXEC, 0666);
@@ -114,31 +118,6 @@ void RowFileShape::fit_blocks() {
     const std::size_t one_row = kBlockHead + sizeof(int64_t) + record_bytes;
     block_bytes = static_cast<uint32_t>(in_disk_blocks(one_row));
     rows_per_block = static_cast<uint32_t>((block_bytes - kBlockHead) / (sizeof(int64_t) + record_bytes));
-}
-
-// The split-block filter of the Parquet format: each key sets one bit in each of the eight words of one 32-byte block.
-MembershipFilter::MembershipFilter(uint64_t rows) {
-    const auto blocks = static_cast<std::size_t>(static_cast<double>(rows) * kFilterBits / (32 * kLanes)) + 1;
-    words_.resize(blocks * kLanes);
-}
-
-// The key's top bits are the same in a file of few partitions.
-uint64_t MembershipFilter::hash_of(uint64_t key) { return mix(key ^ 0x5851f42d4c957f2dULL); }
-
-void MembershipFilter::add(uint64_t key) {
-    const uint64_t hash = hash_of(key);
-    uint32_t* block = words_.data() + first_word(hash, words_.size());
-    for (uint32_t lane = 0; lane < kLanes; ++lane)
-        block[lane] |= uint32_t{1} << (static_cast<uint32_t>(hash) * kSalts[lane] >> 27);
-}
-
-bool MembershipFilter::may_contain(std::span<const uint32_t> words, uint64_t key) {
-    const uint64_t hash = hash_of(key);
-    const uint32_t* block = words.data() + first_word(hash, words.size());
-    bool all = true;
-    for (uint32_t lane = 0; lane < kLanes; ++lane)
-        all &= block[lane] >> (static_cast<uint32_t>(hash) * kSalts[lane] >> 27) & 1;
-    return all;
 }
 
 // ---- reading ----
@@ -179,8 +158,8 @@ RowFileFacts RowFileFacts::read(int descriptor, const std::string& path) {
         !all_zero(last.data() + tail.size(), last.data() + kDiskBlock))
         throw RowFileError(path + " is damaged, or not a row file");
     if (tail.version == kFirstVersion) tail.record = tail.parts = 0;
-    if (tail.weights > kMostFloats || tail.states > kMostFloats || tail.parts > kMostParts)
-        throw RowFileError(path + " is damaged: its rows are too wide");
+    const bool narrow = tail.weights <= kMostFloats && tail.states <= kMostFloats && tail.parts <= kMostParts;
+    if (!narrow || !are_widths({tail.part_widths, tail.parts})) throw RowFileError(path + " is damaged: its rows are too wide");
     if (tail.record == static_cast<uint32_t>(RowRecord::training))
         facts.shape = RowFileShape(tail.weights, tail.states, tail.layout_hash);
     else if (tail.record <= static_cast<uint32_t>(RowRecord::int8) && tail.parts)
@@ -190,15 +169,34 @@ RowFileFacts RowFileFacts::read(int descriptor, const std::string& path) {
     facts.rows = tail.rows, facts.tombstones = tail.tombstones;
     facts.blocks = tail.blocks, facts.filter_words = tail.filter_words;
     facts.blocks_checksum = tail.blocks_checksum, facts.footer_checksum = tail.footer_checksum;
-    if (facts.footer_offset() + in_disk_blocks(facts.footer_bytes()) + kDiskBlock != facts.bytes)
-        throw RowFileError(path + " is damaged: its size is wrong");
+    facts.check_counts(path);
     return facts;
+}
+
+// A valid checksum does not mean that a writer of ours computed it. First what keeps the other sums from overflowing.
+void RowFileFacts::check_counts(const std::string& path) const {
+    if (blocks > bytes / shape.block_bytes || filter_words > bytes / sizeof(uint32_t) ||
+        footer_offset() + in_disk_blocks(footer_bytes()) + kDiskBlock != bytes)
+        throw RowFileError(path + " is damaged: its size is wrong");
+    if (!MembershipFilter::can_have(filter_words)) throw RowFileError(path + " is damaged: the size of its filter is wrong");
+    if (rows < blocks || rows > blocks * shape.rows_per_block || tombstones > rows)
+        throw RowFileError(path + " is damaged: its number of rows is wrong");
 }
 
 void RowFileFacts::verify_footer(const std::byte* footer, const std::string& path) const {
     const uint64_t size = footer_bytes();
     if (checksum_of(footer, size) != footer_checksum || !all_zero(footer + size, footer + in_disk_blocks(size)))
         throw RowFileError(path + " is damaged: the checksum of its index is wrong");
+    const std::span fences(reinterpret_cast<const uint64_t*>(footer), blocks);
+    if (std::adjacent_find(fences.begin(), fences.end(), std::greater_equal<>()) != fences.end())
+        throw RowFileError(path + " is damaged: the blocks in its index are not in order");
+}
+
+void RowFileFacts::verify_blocks(uint64_t checksum_of_blocks, uint64_t rows_in_blocks, const std::string& path) const {
+    if (checksum_of_blocks != blocks_checksum)
+        throw RowFileError(path + " is damaged: its blocks are not those that were written");
+    if (rows_in_blocks != rows)
+        throw RowFileError(path + " is damaged: it has " + std::to_string(rows_in_blocks) + " rows and not " + std::to_string(rows));
 }
 
 void RowFile::read_footer(const RowFileShape* expected) {

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "aligned_bytes.h"
+#include "membership_filter.h"
 #include "row_precision.h"
 
 namespace gearshift {
@@ -45,6 +46,8 @@ struct RowIoError : std::runtime_error {
 struct RowWriteError : RowIoError {
     using RowIoError::RowIoError;
 };
+
+[[noreturn]] void throw_read_error(const std::string& path, int error);  // of `read_whole` or of an extent
 
 constexpr std::size_t kBlockHead = 16;
 
@@ -78,37 +81,21 @@ uint64_t verified_checksum(const RowFileShape& shape, const std::byte* block, ui
 // The last block whose first key is not greater; -1: none.
 int64_t block_of_key(std::span<const uint64_t> fences, uint64_t key);
 
-class MembershipFilter {
-public:
-    explicit MembershipFilter(uint64_t rows);
-    explicit MembershipFilter(std::vector<uint32_t>&& words) : words_(std::move(words)) {}
-
-    void add(uint64_t key);
-    bool may_contain(uint64_t key) const { return may_contain(words_, key); }
-    static bool may_contain(std::span<const uint32_t> words, uint64_t key);
-    void prefetch(uint64_t key) const { __builtin_prefetch(words_.data() + first_word(hash_of(key), words_.size())); }
-    const std::vector<uint32_t>& words() const { return words_; }
-
-private:
-    static constexpr uint32_t kLanes = 8;  // words of a block, one bit is set in each
-    static uint64_t hash_of(uint64_t key);
-    static std::size_t first_word(uint64_t hash, std::size_t words) {
-        return (hash >> 32) * (words / kLanes) / (uint64_t{1} << 32) * kLanes;
-    }
-    std::vector<uint32_t> words_;
-};
-
 // What the tail says.
 struct RowFileFacts {
     RowFileShape shape;
     uint64_t bytes = 0, rows = 0, tombstones = 0, blocks = 0, filter_words = 0;
     uint64_t blocks_checksum = 0, footer_checksum = 0, checksum = 0;  // the last covers the whole content
 
-    // Verifies the tail. The descriptor may be for direct I/O.
+    // Verifies the tail, also that its numbers can be those of such a file. The descriptor may be for direct I/O.
     static RowFileFacts read(int descriptor, const std::string& path);
     uint64_t footer_offset() const { return blocks * shape.block_bytes; }
     uint64_t footer_bytes() const { return blocks * sizeof(uint64_t) + filter_words * sizeof(uint32_t); }
     void verify_footer(const std::byte* footer, const std::string& path) const;  // up to the tail
+    void verify_blocks(uint64_t checksum_of_blocks, uint64_t rows_in_blocks, const std::string& path) const;
+
+private:
+    void check_counts(const std::string& path) const;
 };
 
 // An open file. It is unlinked when the last user lets go of it, if `remove_when_unused` was called.
@@ -129,7 +116,7 @@ public:
     uint32_t blocks() const { return static_cast<uint32_t>(fences_.size()); }
     uint64_t bytes() const { return facts_.bytes; }
     uint64_t checksum() const { return facts_.checksum; }  // of the whole content
-    uint64_t blocks_checksum() const { return facts_.blocks_checksum; }
+    const RowFileFacts& facts() const { return facts_; }
     std::size_t memory_bytes() const;
     void remove_when_unused() { remove_ = true; }
 

@@ -12,17 +12,6 @@ namespace {
 
 constexpr uint32_t kLookAhead = 16;
 
-class NoPushes {  // until it is destroyed
-public:
-    explicit NoPushes(Gate& gate) : gate_(gate) { gate_.close(); }
-    ~NoPushes() { gate_.open(); }
-    NoPushes(const NoPushes&) = delete;
-    NoPushes& operator=(const NoPushes&) = delete;
-
-private:
-    Gate& gate_;
-};
-
 }  // namespace
 
 void RowTable::set_rules(std::vector<RowRule> by_table) {
@@ -114,7 +103,7 @@ void RowTable::push_by_rules(const PushCall& call, Partition& partition, Item* i
 
 void RowTable::move_horizons(uint32_t mark, std::span<const uint32_t> horizons) {
     if (!rules_) throw std::invalid_argument("a table without rules has no horizons");
-    const NoPushes waiting(gate_);
+    const Gate::Closed waiting(gate_);
     const double before = static_cast<double>(rules_->rows());
     const uint64_t over = rules_->move_horizons(mark, horizons);
     if (!over) return;
@@ -124,13 +113,13 @@ void RowTable::move_horizons(uint32_t mark, std::span<const uint32_t> horizons) 
 
 std::vector<RuleCounts> RowTable::rule_counts() {
     if (!rules_) throw std::invalid_argument("this table has no rules");
-    const NoPushes waiting(gate_);
+    const Gate::Closed waiting(gate_);
     return rules_->counts();
 }
 
 std::vector<uint64_t> RowTable::rows_by_table() {
     if (!rules_) throw std::invalid_argument("this table has no rules");
-    const NoPushes waiting(gate_);
+    const Gate::Closed waiting(gate_);
     return rules_->rows_by_table();
 }
 

@@ -136,45 +136,62 @@ void Partition::erase_slot(uint32_t slot) {
 }
 
 void Partition::erase_in(Bucket& bucket, int slot, bool last) {
-    save_before_write(bucket.id[slot], bucket.place[slot]);
-    free_rows_.push_back(bucket.place[slot] & ~kRowFlags);
+    leave_place(bucket.id[slot], bucket.place[slot]);
     bucket.id[slot] = last ? kEmpty : kErased;  // no search continued past a bucket that was never full
     erased_ += !last;
     live.fetch_sub(1, std::memory_order_relaxed);
 }
 
+void PartitionCut::save(uint32_t row, int64_t id, uint64_t place) {
+    if (saved.size() == saved.capacity()) saved.reserve(saved.size() + saved.size() / 4 + 16);  // less is unused than by doubling
+    saved.push_back({id, place & ~kRowFlags});
+    mark(row);
+}
 
 void Partition::save_before_write(int64_t id, uint64_t place) {
-    if (!cut) return;
-    const uint32_t row = shape_->number(place);
-    if (row >= cut->row_end || cut->is_saved(row)) return;
-    const RowAt old = shape_->at(place);
-    const std::size_t bytes = shape_->wide_stride + shape_->side_stride, begin = cut->saved_ids.size() * bytes;
-    cut->saved_rows.resize(begin + bytes);
-    std::memcpy(cut->saved_rows.data() + begin, old.wide, shape_->wide_stride);
-    std::memcpy(cut->saved_rows.data() + begin + shape_->wide_stride, old.side, shape_->side_stride);
-    cut->saved_ids.push_back(id);
-    cut->mark(row);
+    if (!cut_needs(place)) return;
+    const uint64_t copy = new_row();
+    copy_row(place, copy);
+    cut->save(shape_->number(place), id, copy);
+}
+
+// A row that leaves needs no copy for the cut: its place is kept for it, unless the cold tier has the row as it is.
+void Partition::leave_place(int64_t id, uint64_t place) {
+    if (cut_needs(place)) {
+        const uint32_t row = shape_->number(place);
+        if (!is_on_disk(place)) return cut->save(row, id, place);
+        cut->mark(row);
+    }
+    free_rows_.push_back(place & ~kRowFlags);
+}
+
+void Partition::copy_row(uint64_t from, uint64_t to) {
+    const RowAt old = shape_->at(from), fresh = shape_->at(to);
+    std::memcpy(fresh.wide, old.wide, shape_->wide_stride);
+    std::memcpy(fresh.side, old.side, shape_->side_stride);
 }
 
 uint32_t Partition::begin_cut() {
     auto fresh = std::make_unique<PartitionCut>();
     fresh->row_end = row_end_;
-    fresh->live = live.load(std::memory_order_relaxed);
-    fresh->saved.resize(row_end_ / 64 + 1);
-    for (uint64_t place : free_rows_) fresh->mark(shape_->number(place));  // rows that reuse them are not in the cut
+    fresh->live = fresh->unread = live.load(std::memory_order_relaxed);
+    fresh->done.resize(row_end_ / 64 + 1);
+    for (uint64_t place : free_rows_) fresh->leave_out(shape_->number(place));  // rows that reuse them are not in the cut
     cut = std::move(fresh);
     return cut->live;
 }
 
-std::unique_ptr<PartitionCut> Partition::end_cut() {
+void Partition::end_cut(uint32_t rows) {
     std::lock_guard held(lock);
-    return std::move(cut);
+    const std::unique_ptr<PartitionCut> ended = std::move(cut);
+    if (!ended || ended->saved.empty()) return;
+    for (const PartitionCut::Saved& row : ended->saved) free_rows_.push_back(row.place);
+    release_slabs(rows);
 }
 
 std::size_t Partition::overhead_bytes() const {
     std::size_t bytes = slabs_.capacity() * sizeof(std::byte*) + free_rows_.capacity() * sizeof(uint64_t) + departures.memory_bytes();
-    if (cut) bytes += cut->saved.capacity() * 8 + cut->saved_ids.capacity() * 8 + cut->saved_rows.capacity();
+    if (cut) bytes += cut->done.capacity() * sizeof(uint64_t) + cut->saved.capacity() * sizeof(PartitionCut::Saved);
     return bytes;
 }
 
@@ -193,9 +210,7 @@ void Partition::release_slabs(uint32_t rows) {
         for (int s = 0; s < 4; ++s) {
             uint64_t& place = bucket->place[s];
             if (bucket->id[s] < 0 || shape_->number(place) < end) continue;
-            const RowAt from = shape_->at(place), to = shape_->at(holes.back());
-            std::memcpy(to.wide, from.wide, shape_->wide_stride);
-            std::memcpy(to.side, from.side, shape_->side_stride);
+            copy_row(place, holes.back());
             place = holes.back() | (place & kRowFlags);
             holes.pop_back();
         }

@@ -1,4 +1,4 @@
-// One of the table's 256 partitions: an index from id to the place of its row, and the rows in slabs that never move.
+// One of the table's 256 partitions: an index from id to the place of its row, and the rows in slabs.
 //
 // The index uses open addressing over buckets of four 16-byte slots, one cache line each. A search stops at the first
 // bucket with an empty slot. The home bucket is monotone in the hash, so growing is one ordered pass over both indexes.
@@ -31,6 +31,7 @@ constexpr uint64_t kStored = uint64_t{1} << 62;      // the cold tier has a reco
 constexpr uint64_t kReferenced = uint64_t{1} << 61;  // pulled or fetched, and not pushed since
 constexpr uint64_t kInChunk[2] = {uint64_t{1} << 60, uint64_t{1} << 59};  // needed by an even, by an odd chunk in sight
 constexpr uint64_t kInChunks = kInChunk[0] | kInChunk[1];
+constexpr bool is_on_disk(uint64_t place) { return (place & kStored) && !(place & kDirty); }  // as it is in memory
 constexpr uint64_t kRowFlags = kDirty | kStored | kReferenced | kInChunks;
 
 // What a call does to the flags of the rows that it works on.
@@ -58,8 +59,8 @@ struct alignas(64) Bucket {
     uint64_t place[4];
 };
 
-// Rows are in slabs of one size, which never move: a short head, the wide records, the side records. The place of a row is
-// the address of its slab with the row's index in the 11 bits above, so a lookup needs no table between slot and row.
+// Rows are in slabs of one size: a short head, the wide records, the side records. The place of a row is the address of its
+// slab with the row's index in the 11 bits above, so a lookup needs no table between slot and row.
 struct SlabShape {
     SlabShape(const RowLayout& layout, bool small);
     RowAt at(uint64_t place) const {
@@ -78,16 +79,23 @@ struct SlabShape {
     std::size_t side_begin, bytes;
 };
 
-// The rows of a partition at the time of the cut, kept until the scan has read them.
+// The rows of a partition at the time of the cut, kept until the scan has read them. A saved row has a place in the slabs,
+// as all rows have, but is not in the index.
 struct PartitionCut {
-    uint32_t row_end = 0;                // rows created later have numbers from here on
-    uint32_t live = 0;                   // rows in the cut
-    std::vector<uint64_t> saved;         // one bit per row number
-    std::vector<int64_t> saved_ids;
-    PageVector<std::byte> saved_rows;    // wide record, side record; in the order of saved_ids
+    struct Saved {
+        int64_t id;
+        uint64_t place;
+    };
+    uint32_t row_end = 0;          // rows created later have numbers from here on
+    uint32_t live = 0;             // rows in the cut
+    uint32_t unread = 0;           // of these, neither read nor saved nor left to the cold tier
+    std::vector<uint64_t> done;    // one bit per row number: the cut does not need what is there
+    std::vector<Saved> saved;
 
-    bool is_saved(uint32_t row) const { return saved[row / 64] >> (row % 64) & 1; }
-    void mark(uint32_t row) { saved[row / 64] |= uint64_t{1} << (row % 64); }
+    bool needs(uint32_t row) const { return row < row_end && !(done[row / 64] >> (row % 64) & 1); }
+    void leave_out(uint32_t row) { done[row / 64] |= uint64_t{1} << (row % 64); }
+    void mark(uint32_t row) { leave_out(row), --unread; }
+    void save(uint32_t row, int64_t id, uint64_t place);
 };
 
 // The ids that have left a partition's memory since the beginning of the oldest call that is fetching rows of the
@@ -121,8 +129,9 @@ public:
     bool erase(int64_t id, uint32_t home);
     void erase_slot(uint32_t slot);                  // of the index: 4 * bucket + position
     void save_before_write(int64_t id, uint64_t place);  // for the cut, if it needs this row
+    bool cut_needs(uint64_t place) const { return cut && cut->needs(shape_->number(place)); }
     uint32_t begin_cut();                                // returns the number of rows in the cut
-    std::unique_ptr<PartitionCut> end_cut();             // takes the lock; returns the saved rows
+    void end_cut(uint32_t rows);                         // takes the lock; slabs are released as `release_slabs` says
     std::size_t overhead_bytes() const;                  // outside RowMemory
     void release_slabs(uint32_t rows);                   // those not needed for this many rows, or for the live ones
 
@@ -162,6 +171,8 @@ public:
 private:
     uint64_t new_row();
     void erase_in(Bucket& bucket, int slot, bool last);
+    void leave_place(int64_t id, uint64_t place);
+    void copy_row(uint64_t from, uint64_t to);
     void grow();
     void rebuild_index(int level, uint32_t buckets);
 

@@ -1,17 +1,11 @@
 #include "row_scan.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 
 #include "row_partition.h"
+#include "whole_read.h"
 
 namespace gearshift {
-void throw_read_error(const RowFile& file, int error) {
-    if (error < 0) throw RowFileError(file.path() + " is damaged: it ends early");
-    throw RowIoError(file.path(), "cannot be read", error);
-}
 
 RowScan::RowScan(const RowFile& file, uint32_t begin, uint32_t end, std::size_t read_bytes)
     : file_(&file), begin_(begin), next_(begin), end_(end),
@@ -28,7 +22,9 @@ void RowScan::advance() {
     while (i_ == rows_)
         if (!next_block()) return;
     row_ = file_->row(block_, i_++);
-    key_ = mix(static_cast<uint64_t>(row_.id));
+    const uint64_t key = mix(static_cast<uint64_t>(row_.id));
+    if (seen_++ && key <= key_) throw RowFileError(file_->path() + " is damaged: its rows are not in order");
+    key_ = key;
 }
 
 bool RowScan::next_block() {
@@ -36,8 +32,7 @@ bool RowScan::next_block() {
     if (loaded_ == 0) {
         if (next_ == end_) {
             done_ = true;
-            if (begin_ == 0 && end_ == file_->blocks() && blocks_checksum_ != file_->blocks_checksum())
-                throw RowFileError(file_->path() + " is damaged: its blocks are not those that were written");
+            if (begin_ == 0 && end_ == file_->blocks()) file_->facts().verify_blocks(blocks_checksum_, seen_, file_->path());
             return false;
         }
         loaded_ = std::min<uint32_t>(end_ - next_, static_cast<uint32_t>(bytes_.size() / size));
@@ -51,17 +46,9 @@ bool RowScan::next_block() {
 }
 
 void RowScan::read(uint64_t offset, std::size_t size) {
-    for (std::size_t done = 0; done < size;) {
-        ssize_t got = 0;
-        int error = 0;
-        in_background_turn([&] {
-            got = ::pread(file_->descriptor(), bytes_.data() + done, size - done, static_cast<off_t>(offset + done));
-            error = errno;
-        });
-        if (got < 0 && error == EINTR) continue;
-        if (got <= 0) throw_read_error(*file_, got < 0 ? error : -1);
-        done += static_cast<std::size_t>(got);
-    }
+    int error = 0;
+    in_background_turn([&] { error = read_whole(file_->descriptor(), bytes_.data(), size, offset); });
+    if (error) throw_read_error(file_->path(), error);
 }
 
 void each_newest(std::vector<RowScan>& scans, const std::function<void(const StoredRow&)>& visit) {

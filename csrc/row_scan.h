@@ -16,8 +16,8 @@
 
 namespace gearshift {
 
-// The rows of one file in the order of mix(id). Every block is verified; after the last block of a whole file, so is the
-// checksum of all blocks.
+// The rows of one file in the order of mix(id). Every block is verified, and that the order is kept; after the last block
+// of a whole file, so are the checksum of all blocks and the number of rows.
 class RowScan {
 public:
     // It reads about `read_bytes` at a time, at least a block and at most as much as background work may.
@@ -39,7 +39,7 @@ private:
     AlignedBytes bytes_;
     const std::byte* block_ = nullptr;
     StoredRow row_{};
-    uint64_t key_ = 0, blocks_checksum_ = 0;
+    uint64_t key_ = 0, seen_ = 0, blocks_checksum_ = 0;  // seen_: rows so far
     bool done_ = false;
 };
 
@@ -47,7 +47,5 @@ private:
 void each_newest(std::vector<RowScan>& scans, const std::function<void(const StoredRow&)>& visit);
 
 using RowFiles = std::vector<std::shared_ptr<RowFile>>;  // newest first
-
-[[noreturn]] void throw_read_error(const RowFile& file, int error);  // negative: the file ends early
 
 }  // namespace gearshift

@@ -63,17 +63,6 @@ uint32_t pieces_of(std::size_t ids, uint32_t threads) {
     return static_cast<uint32_t>(std::clamp<std::size_t>(ids / kWorthAPiece, 1, most));
 }
 
-class WriterInside {
-public:
-    explicit WriterInside(Gate& gate) : gate_(gate) { gate_.enter(); }
-    ~WriterInside() { gate_.leave(); }
-    WriterInside(const WriterInside&) = delete;
-    WriterInside& operator=(const WriterInside&) = delete;
-
-private:
-    Gate& gate_;
-};
-
 }  // namespace
 
 void Gate::enter() {
@@ -126,7 +115,7 @@ std::size_t RowTable::memory_bytes() const {
         bytes += partition.overhead_bytes();
     }
     const ColdTier* cold = open_cold_.load(std::memory_order_acquire);
-    if (cold) bytes += cold->memory_bytes() + expected_ids_ * sizeof(int64_t);
+    if (cold) bytes += cold->memory_bytes() + expected_bytes();
     if (rules_) bytes += rules_->memory_bytes();
     return bytes;
 }
@@ -170,7 +159,7 @@ void RowTable::push(std::span<const int64_t> ids, const uint16_t* tables_U, cons
         throw std::invalid_argument("the gradient of id " + std::to_string(ids[bad / layout_.width]) + " is " +
                                     std::to_string(sums_UW[bad]) + " in column " + std::to_string(bad % layout_.width) +
                                     ": not finite, or too large to square; nothing was changed");
-    WriterInside inside(gate_);
+    const Gate::Writer inside(gate_);
     const Marks marks{kDirty, kReferenced | kInChunk[chunk_ ^ 1]};  // most rows occur once in the chunk that is trained
     each_resident_group(ids, threads, marks, [&](Partition& p, Item* items, uint32_t n) {
         rules_ ? push_by_rules(call, p, items, n) : kernels_.push(call, p, items, n);
@@ -223,7 +212,7 @@ void RowTable::last_steps(std::span<const int64_t> ids, uint32_t* out_U) {
 
 std::size_t RowTable::erase(std::span<const int64_t> ids) {
     std::size_t erased = 0;
-    WriterInside inside(gate_);
+    const Gate::Writer inside(gate_);
     each_resident_group(ids, 1, {}, [&](Partition& partition, Item* items, uint32_t n) {
         for (const Item& item : std::span(items, n)) {
             const uint64_t place = partition.find(item.id, item.home);
@@ -241,7 +230,7 @@ std::size_t RowTable::erase(std::span<const int64_t> ids) {
 }
 
 void RowTable::load(const RowBlockView& block) {
-    WriterInside inside(gate_);
+    const Gate::Writer inside(gate_);
     each_resident_group(block.ids, 1, {kDirty, 0}, [&](Partition& partition, Item* items, uint32_t n) {
         for (const Item& item : std::span(items, n)) {
             uint64_t place = partition.find(item.id, item.home);

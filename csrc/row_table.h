@@ -60,6 +60,21 @@ public:
     void close();  // returns when all writers have left
     void open();
 
+    struct Writer {  // inside until it is destroyed
+        explicit Writer(Gate& of) : gate(of) { gate.enter(); }
+        ~Writer() { gate.leave(); }
+        Writer(const Writer&) = delete;
+        Writer& operator=(const Writer&) = delete;
+        Gate& gate;
+    };
+    struct Closed {  // until it is destroyed
+        explicit Closed(Gate& of) : gate(of) { gate.close(); }
+        ~Closed() { gate.open(); }
+        Closed(const Closed&) = delete;
+        Closed& operator=(const Closed&) = delete;
+        Gate& gate;
+    };
+
 private:
     std::mutex lock_;
     std::condition_variable changed_;
@@ -115,6 +130,7 @@ public:
         const ColdTier* cold = open_cold_.load(std::memory_order_acquire);
         return cold ? cold->write_failure() : std::string();
     }
+    void check_cold_tier() const { cold_->check(); }  // throws if rows on disk are lost
     void close_cold_tier() { cold_->stop(); }  // before its folder is removed
     // Takes over the files of one group, newest first, which lie in the tier's folder. The group must be empty.
     void adopt_files(const std::vector<std::string>& paths);
@@ -177,16 +193,18 @@ private:
     void each_fetched(std::span<const Item> items, const std::function<void(const Item&, const std::byte*)>& visit);
     std::size_t piece_end(std::span<const Item> items, std::size_t begin) const;
     void evict(Partition& partition);
+    std::size_t expected_bytes() const { return 2 * expected_ids_ * sizeof(int64_t); }  // their vectors grow by doubling
     std::size_t most_in_memory() const { return std::size_t{quota()} * used_partitions_; }
     uint32_t quota() const;  // rows of a partition in memory
-    uint32_t quota(const Partition& partition) const;  // less those that are saved for a cut
+    uint32_t quota(const Partition& partition) const;  // while a cut may be open
+    uint32_t slab_rows() const;  // for which a partition keeps slabs beyond those of its rows
     void pack(const RowAt& row, std::byte* record) const;
     void unpack(const std::byte* record, const RowAt& row) const;
     RowBlockData with_cold_rows(RowBlockData&& hot, const ColdView& view, uint32_t partition) const;
     RowFileShape file_shape() const { return {layout_.width, layout_.state_width, layout_hash()}; }
     void write_cut_partition(uint32_t number, const ColdView& view, RowFileWriter& writer);
     std::size_t begin_group_cut(uint32_t group);
-    RowBlockData take_cut_partition(uint32_t number, CutOrder order, bool unstored_only);
+    RowBlockData take_cut_partition(uint32_t number, CutOrder order);
 
     const RowLayout layout_;
     const SlabShape shape_;

@@ -28,6 +28,7 @@ constexpr std::size_t kBufferShare = 8;        // 1/8 of the budget is for rows 
 constexpr std::size_t kMostBufferBytes = std::size_t{256} << 20;
 constexpr std::size_t kWorkShare = 64;         // 1/64 of the budget each: blocks of a reader, rows of a fetch, merging
 constexpr std::size_t kFewestWorkBytes = std::size_t{128} << 10, kMostWorkBytes = std::size_t{4} << 20;
+constexpr uint32_t kCutShare = 8;              // 1/8 of the rows in memory, in addition: those changed while a cut waits
 constexpr std::size_t kHeapShare = 32;         // freed memory that malloc may keep: 1/32 of the budget, in addition to it
 constexpr std::size_t kFetchBytesPerRow = 96;  // of a row being fetched, in addition to its record
 constexpr uint32_t kLookAhead = 16;
@@ -93,23 +94,31 @@ uint32_t RowTable::quota() const {
     // A partition's last slab is not full, and it notes the free rows of a slab.
     const std::size_t partition = sizeof(Partition) + shape_.bytes + shape_.rows * 2 * sizeof(uint64_t);
     const std::size_t index = cold_->index_bytes() + 2 * cold_->index_bytes() / kColdGroups;  // of a file in the making, too
-    const std::size_t taken = index + used_partitions_ * partition + (rules_ ? rules_->memory_bytes() : 0);
+    const std::size_t taken = index + expected_bytes() + used_partitions_ * partition + (rules_ ? rules_->memory_bytes() : 0);
     const std::size_t fitting = (hot_bytes_ > taken ? hot_bytes_ - taken : 0) / row / used_partitions_;
     const std::size_t piece = std::max<std::size_t>(fitting / (kPieceShare + 1), std::min<std::size_t>(kFewestInserted, fitting / 2));
     const std::size_t rows = fitting - piece;
     return static_cast<uint32_t>(std::clamp<std::size_t>(rows, 1, uint32_t{1} << 30));
 }
 
+// Saved rows take the memory of others. Rows that the cut has not read yet cannot make room: only the others can leave.
 uint32_t RowTable::quota(const Partition& partition) const {
-    const uint32_t all = quota(), saved = partition.cut ? static_cast<uint32_t>(partition.cut->saved_ids.size()) : 0;
-    return all - std::min(saved, all / 2);
+    const uint32_t all = quota();
+    if (!partition.cut) return all;
+    const auto saved = static_cast<uint32_t>(partition.cut->saved.size());
+    return std::max({all - std::min(saved, all), partition.cut->unread + all / kCutShare, 1u});
 }
+
+uint32_t RowTable::slab_rows() const { return cold_ ? quota() + piece_rows(quota()) + shape_.rows : 0; }
 
 void RowTable::each_resident_group(std::span<const int64_t> ids, uint32_t threads, Marks marks, const GroupWork& work,
                                    const MissingIds& note) {
     if (!cold_) return each_group(ids, threads, work);
     Items missing;
-    each_split_group(ids, threads, marks, missing, work);
+    each_split_group(ids, threads, marks, missing, [&](Partition& partition, Item* items, uint32_t n) {
+        work(partition, items, n);
+        if (partition.cut) evict(partition);  // it may have saved rows
+    });
     note(missing);
     sort_by_key(missing);
     for (std::size_t begin = 0; begin < missing.size(); begin += rows_at_once_)
@@ -281,7 +290,8 @@ void RowTable::work_on_fetched(Partition& partition, std::span<Item> items, cons
 
 // Removes a few of the rows: first those that no chunk in sight needs, of these the ones that are not in use (pulled or
 // fetched, but not pushed since), and of these the ones with the fewest occurrences in the data (the count is part of the
-// row and survives on disk), then the oldest.
+// row and survives on disk), then the oldest. Rows that only an open cut's scan can take from memory stay: it would keep
+// their places, so that nothing would be gained.
 void RowTable::evict(Partition& partition) {
     const uint32_t live = partition.live.load(std::memory_order_relaxed), most = quota(partition);
     if (live <= most) return;
@@ -294,12 +304,15 @@ void RowTable::evict(Partition& partition) {
     thread_local std::vector<std::byte> record;
     candidates.clear();
     partition.each_slot([&](uint32_t slot, int64_t id, uint64_t& place) {
+        const bool kept = partition.cut_needs(place) && !is_on_disk(place);
+        if (kept) return;
         const RowMeta& meta = shape_.at(place).meta();
         const uint64_t needed = place & kInChunks ? 2 : 0, used = place & kReferenced ? 1 : 0;
         candidates.push_back({(needed | used) << 62 | uint64_t{meta.touches} << 30 | meta.last_step >> 2, slot, id});
         place &= ~kReferenced;
     });
-    const std::size_t leaving = std::min<std::size_t>(live, live - most + leaving_rows(most));
+    const std::size_t leaving = std::min<std::size_t>(candidates.size(), live - most + leaving_rows(most));
+    if (leaving == 0) return;
     std::nth_element(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(leaving - 1), candidates.end(),
                      [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
     record.resize(cold_->shape().record_bytes);
@@ -320,7 +333,7 @@ void RowTable::evict(Partition& partition) {
         partition.erase_slot(leaves.slot);
         partition.cold_only.fetch_add(1, std::memory_order_relaxed);
     }
-    partition.release_slabs(most + piece_rows(most) + shape_.rows);
+    if (!partition.cut) partition.release_slabs(slab_rows());
     evicted_.fetch_add(leaving, std::memory_order_relaxed);
     written_back_.fetch_add(written, std::memory_order_relaxed);
 }

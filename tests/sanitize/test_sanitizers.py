@@ -28,6 +28,7 @@ CORE = [
             "frozen_writer",
             "heap_trim",
             "io_ring",
+            "membership_filter",
         )
     ),
 ]

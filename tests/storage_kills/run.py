@@ -95,8 +95,8 @@ class KilledRun:
 
     @property
     def lookahead(self) -> str:
-        """That of the last start."""
-        return LOOKAHEADS[(self.starts - 1) % len(LOOKAHEADS)]
+        """That of the last start. On Ray there are no chunks."""
+        return "auto" if self.engine == "ray" else LOOKAHEADS[(self.starts - 1) % len(LOOKAHEADS)]
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         self.starts += 1

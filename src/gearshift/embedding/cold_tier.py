@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 
 from gearshift.embedding.file_systems import Medium, file_system_of, medium_of
 from gearshift.embedding.machine_memory import budget_bytes, machine_memory
-from gearshift.embedding.memory_budget import LITTLE_MEMORY, minimum_bytes, with_buffers
+from gearshift.embedding.memory_budget import INDEX_SHARE, LITTLE_MEMORY, minimum_bytes, with_buffers
 from gearshift.errors import UserError, warn
 from gearshift.settings.declaration import setting
 from gearshift.settings.units import (
@@ -52,11 +52,12 @@ class LookAhead:
     """What is known about the batches that will be trained next: whole chunks of them, or the next few."""
 
     chunk_examples: int | None = None  # None: as many as `chunk_bytes` and the memory for their rows allow
-    chunk_bytes: int = 0  # of the batches of one chunk, of which two are in memory; 0: there are no chunks
+    chunk_bytes: int = 0  # of the batches of one chunk, of which two are in memory; 0: none are paid for
+    batches_here: bool = True  # False: other processes have them, and name the ids of their next leases
 
     @property
     def in_chunks(self) -> bool:
-        return self.chunk_examples is not None or self.chunk_bytes > 0
+        return self.batches_here and (self.chunk_examples is not None or self.chunk_bytes > 0)
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,8 @@ class StorageSettings:
 
     lookahead: ReadAhead = setting(
         "auto",
-        "Rows on disk are brought into memory before they are needed: for chunks of this many examples, as many as "
-        "the memory allows (auto), or not at all (off).",
+        "Rows on disk are brought into memory before they are needed: for chunks of at most this many examples, as "
+        "many as the memory allows (auto), or not at all (off). On Ray there are no chunks: auto or off.",
     )
 
     def __post_init__(self) -> None:
@@ -147,17 +148,25 @@ class StorageSettings:
         if self.path is not None:
             check_folder(Path(self.path).expanduser())
 
-    def tier(self, memory: Memory, runs: str | Path) -> ColdTier:
-        """The cold tier of a run's rows on this machine; `runs` is the folder of the runs."""
+    def tier(self, memory: Memory, runs: str | Path, *, batches_here: bool = True) -> ColdTier:
+        """The cold tier of a run's rows on this machine; `runs` is the folder of the runs.
+
+        `batches_here`: this process trains, so that chunks of batches take a part of the memory.
+        """
+        if isinstance(self.lookahead, int) and not batches_here:
+            raise UserError(
+                f"storage.lookahead={self.lookahead}: on Ray there are no chunks, since workers name the ids of their "
+                "next batches to the shards; write auto or off"
+            )
         chosen = None if self.path is None else Path(self.path).expanduser()
         folder, notice = default_folder(runs) if chosen is None else (chosen, "")
         budget = budget_bytes(memory)
-        queued = queue_bytes(budget) if self.lookahead == "auto" else 0
-        ahead = {"auto": LookAhead(None, queued // 2), "off": None}
+        queued = queue_bytes(budget) if batches_here and self.lookahead != "off" else 0
+        examples = self.lookahead if isinstance(self.lookahead, int) else None
         return ColdTier(
             folder,
             budget - queued,
-            lookahead=LookAhead(self.lookahead) if isinstance(self.lookahead, int) else ahead[self.lookahead],
+            lookahead=None if self.lookahead == "off" else LookAhead(examples, queued // 2, batches_here),
             notice=notice,
             asked=memory_in_words(memory),
             uses=(f"{size_in_words(queued)} for batches that are read ahead",) if queued else (),
@@ -205,10 +214,19 @@ def machine_folder() -> Path:
 
 def memory_for(rows_bytes: float, lookahead: LookAhead | None) -> float:
     """The user's memory of which `StorageSettings.tier` leaves so much for rows."""
-    in_chunks = lookahead is not None and lookahead.chunk_examples is None
-    if rows_bytes < LITTLE_MEMORY or not in_chunks:
+    if rows_bytes < LITTLE_MEMORY or lookahead is None or not lookahead.batches_here:
         return rows_bytes
     return rows_bytes + min(rows_bytes / (QUEUE_SHARE - 1), MOST_QUEUED)
+
+
+def index_too_large(tier: ColdTier, index: int) -> str:
+    """A warning if the index of the files leaves little memory for rows."""
+    needed = memory_for(INDEX_SHARE * index / tier.part + tier.reserved, tier.lookahead)
+    return (
+        f"memory={tier.asked or size_in_words(tier.budget)} is little for so many rows on disk: the index of their "
+        f"files takes {math.ceil(index / 2**20)}MiB, so few rows stay in memory, and training is slow. Resume the run "
+        f"with at least memory={math.ceil(needed / 2**20)}MiB"
+    )
 
 
 def check_budget(tier: ColdTier, floats: int, beside: int = 0) -> None:

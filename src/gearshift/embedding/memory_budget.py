@@ -11,6 +11,7 @@ PARTITIONS, SLAB_BYTES, SLAB_ROWS = 256, 4 << 10, 16  # as in C++: a partition h
 PARTITION_BYTES = 256  # of a partition without rows
 LARGE_SLAB_BYTES = 16 << 10  # of a store with more than little memory
 LITTLE_MEMORY = 256 << 20
+INDEX_SHARE = 2  # the index of the files may take half of the budget: beyond it, few rows stay in memory
 BUFFER_SHARE, MOST_BUFFER_BYTES = 8, 256 << 20  # for rows that are about to be written; csrc/row_tier.cpp
 INDEX_BYTES_PER_STORED_ROW, MOST_SPACE = 1.7, 2  # of rows on disk; stored rows per live row
 BLOCK_BYTES, BLOCK_HEAD, ROW_HEAD = 4096, 16, 20  # of a row file; a row's head is its id and counts
@@ -43,12 +44,17 @@ def hot_rows(budget: int, floats: int, stored: float = 0, sketch: int = 0, shard
     work = min(max(own / 64, 128 << 10), 4 << 20)
     rows_of_slab = max(16, (SLAB_BYTES if own < LITTLE_MEMORY else LARGE_SLAB_BYTES) // (row - 36))
     partition = PARTITION_BYTES + rows_of_slab * (row - 36 + 16)
-    index = stored / shards * INDEX_BYTES_PER_STORED_ROW * 9 / 8
+    index = index_bytes(stored / shards)
     taken = min(own / BUFFER_SHARE, MOST_BUFFER_BYTES) + 7 * work + index + sketch / shards
     fitting = max(0.0, (own - taken) / partitions - partition) / row
     quota = max(1.0, fitting - max(fitting / 33, min(32, fitting / 2)))
     leaving = max(quota / 32, min(32, quota / 8))
     return HotRows(int(quota * PARTITIONS), int((quota - leaving / 2) * PARTITIONS))
+
+
+def index_bytes(stored: float) -> float:
+    """Of the files with so many rows, and of one in the making."""
+    return stored * INDEX_BYTES_PER_STORED_ROW * 9 / 8
 
 
 def disk_bytes_per_row(floats: int) -> float:

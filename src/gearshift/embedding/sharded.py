@@ -158,6 +158,10 @@ class ShardedTier:
     def lookups(self) -> dict[str, TableLookups]:
         return summed_lookups(tier.lookups() for tier in self._tiers)
 
+    def check(self) -> None:
+        for tier in self._tiers:
+            tier.check()
+
     def write_failure(self) -> str | None:
         return next((why for tier in self._tiers if (why := tier.write_failure()) is not None), None)
 

@@ -189,8 +189,12 @@ class DiskTier(Protocol):
         self,
     ) -> dict[str, TableLookups]: ...  # by the name of the table; "" for ids of unknown tables
 
+    def check(self) -> None:
+        """Raises `LostRows` if background work met a file that cannot be read: no checkpoint can be written then."""
+
     def write_failure(self) -> str | None:
-        """Why rows that leave memory cannot be written to disk. They stay in memory, and writing is retried."""
+        """Why rows that leave memory cannot be written to disk. They stay in memory, and writing is retried, unless
+        `check` raises."""
 
 
 class RowLifetimes(Protocol):

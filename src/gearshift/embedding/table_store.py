@@ -205,7 +205,8 @@ class MemorySnapshot:
 
     def __init__(self, table: RowTable, tiered: bool, rules: Sequence[RowRule], first_part: int) -> None:
         self._open = False
-        table.begin_cut()
+        with naming_disk_errors():
+            table.begin_cut()
         self._table, self._tiered = table, tiered
         self._open = True
         self._size = table.cut_size()

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from gearshift._core import RowFileError, RowTable
 from gearshift.embedding.array_checks import check_ids
-from gearshift.embedding.cold_tier import ColdTier, TierFolder, allow_many_files
+from gearshift.embedding.cold_tier import ColdTier, TierFolder, allow_many_files, index_too_large
 from gearshift.embedding.disk_errors import naming_disk_errors, naming_full_storage
+from gearshift.embedding.memory_budget import INDEX_SHARE
 from gearshift.embedding.row_files import link_files
 from gearshift.embedding.store import MOST_TABLES, Ids, RowStack, TableLookups, TierCounts
 from gearshift.errors import warn
@@ -29,7 +30,7 @@ class TableTier:
         self.budget, self.folder = settings.budget, settings.folder
         self._table, self._settings, self._tables = table, settings, tuple(tables[:MOST_TABLES])
         self._opening, self._files = threading.Lock(), Path()
-        self._is_open = False
+        self._is_open = self._has_warned = False
 
     def open(self) -> None:
         if self._is_open:
@@ -80,13 +81,22 @@ class TableTier:
             return self._is_open and self._table.load_expected()
 
     def counts(self) -> TierCounts:
-        return TierCounts(**self._table.tier_counts())
+        counts = TierCounts(**self._table.tier_counts())
+        if counts.index_bytes * INDEX_SHARE > self.budget and not self._has_warned:
+            self._has_warned = True
+            warn(index_too_large(self._settings, counts.index_bytes))
+        return counts
 
     def lookups(self) -> dict[str, TableLookups]:
         if not self._is_open:
             return {}
         named = zip(("", *self._tables), self._table.lookups_by_table().tolist(), strict=True)
         return {table: TableLookups(*counts) for table, counts in named if any(counts)}
+
+    def check(self) -> None:
+        if self._is_open:
+            with naming_disk_errors():
+                self._table.check_cold_tier()
 
     def write_failure(self) -> str | None:
         return self._table.cold_write_failure() or None

@@ -3,6 +3,8 @@
 A store keeps such rows in memory and retries (csrc/cold_tier.h), so the step is whole. The run then stops as if the
 user had asked for it, which saves a checkpoint, and ends with the reason. Stores of other processes report their
 failure among the metrics of their process.
+
+If a file cannot be read, its rows are lost, and no checkpoint can be written: the run ends at once.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ class StorageWatch:
         self.failure: str | None = None  # once there was one
 
     def look(self) -> str | None:
-        """Called between two steps: why rows cannot be written, with the file. Returned once."""
+        """Called between two steps: why rows cannot be written, with the file. Returned once.
+
+        Raises `LostRows` if rows on disk cannot be read.
+        """
         if self.failure is not None:
             return None
         self.failure = self._here() or self._elsewhere()
@@ -35,7 +40,10 @@ class StorageWatch:
 
     def _here(self) -> str | None:
         for store in _stores(self._training):
-            if store.tier and (failure := store.tier.write_failure()) is not None:
+            if store.tier is None:
+                continue
+            store.tier.check()
+            if (failure := store.tier.write_failure()) is not None:
                 return f"rows on disk: {failure}"
         return None
 

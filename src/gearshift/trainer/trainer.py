@@ -292,7 +292,7 @@ class Trainer:
         )
         worker = Worker(model, schema, loss=self.loss, threads=self.threads)
         of_model, of_baseline = divided(
-            self.workers.cold_tier(self.checkpoint.path),
+            self.workers.cold_tier(self.checkpoint.path, batches_here=shared_memory),
             worker.groups,
             None if plain is None else plain.groups,
             shards=self.workers.shards,

@@ -80,6 +80,8 @@ class WorkerSettings(WorkerCounts):
         if self._budget is not None:
             self._storage.check_path()
 
-    def cold_tier(self, runs: str | Path) -> ColdTier | None:
+    def cold_tier(self, runs: str | Path, *, batches_here: bool = True) -> ColdTier | None:
         """Where rows go that do not fit in `memory` on this machine; `runs` is the folder of the runs."""
-        return None if self._budget is None else self._storage.tier(self._budget, runs)
+        if self._budget is None:
+            return None
+        return self._storage.tier(self._budget, runs, batches_here=batches_here)

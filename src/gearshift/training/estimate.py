@@ -85,6 +85,11 @@ def _disk_text(tier: TierEstimate) -> str:
     )
     if tier.free_bytes is not None and tier.free_bytes < tier.disk_bytes:
         text += ". Warning: they may not fit there; set storage.path to a larger disk"
+    if tier.outgrown > 1:
+        text += (
+            ". Warning: the index of so many rows on disk takes most of the memory, and training will be slow; set "
+            f"`memory` to at least {tier.outgrown:.1f} times as much"
+        )
     return text
 
 

@@ -167,10 +167,8 @@ def _read_chunk(batches: Generator[Batch], rows: RowsAhead, policy: LookAhead, m
         chunk.append(batch)
         share = rows.expect(batch)
         size, examples = size + batch.memory_bytes(), examples + len(batch)
-        if policy.chunk_examples is None:
-            full = share >= 1 or size + size // len(chunk) > policy.chunk_bytes
-        else:
-            full = examples >= policy.chunk_examples
-        if full or len(chunk) >= most:
+        enough = policy.chunk_examples is not None and examples >= policy.chunk_examples
+        paid = policy.chunk_bytes == 0 or size + size // len(chunk) <= policy.chunk_bytes
+        if enough or share >= 1 or not paid or len(chunk) >= most:
             break
     return chunk

@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 
 from gearshift import _core
+from gearshift.embedding.memory_budget import INDEX_SHARE, HotRows, disk_bytes_per_row, hot_rows, index_bytes
 from gearshift.embedding.memory_budget import MOST_SPACE as SPACE
-from gearshift.embedding.memory_budget import HotRows, disk_bytes_per_row, hot_rows
 
 PROBE_BYTES, PROBE_SECONDS = 32 << 20, 0.15
 POINTS = 64  # of the run, at which the reads per example are computed
@@ -60,6 +60,11 @@ class RowGrowth:
     @property
     def cold_rows(self) -> int:
         return self.rows - self.hot_rows
+
+    @property
+    def least_budget(self) -> float:
+        """With less, the index of the files leaves little memory for rows; 0 if no file is needed."""
+        return INDEX_SHARE * index_bytes(USUAL_SPACE * self.rows) if self.cold_rows else 0.0
 
     @property
     def disk_bytes(self) -> int:
@@ -112,6 +117,12 @@ class TierEstimate:
     @property
     def cold_rows(self) -> int:
         return sum(store.cold_rows for store in self.stores)
+
+    @property
+    def outgrown(self) -> float:
+        """How many times the memory must be what it is, so that the index of the files takes at most half of it."""
+        stores = (*self.stores, *self.beside)
+        return max((store.least_budget / max(store.budget, 1) for store in stores), default=0.0)
 
     @property
     def disk_bytes(self) -> int:

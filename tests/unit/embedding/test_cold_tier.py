@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+import warnings
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +26,11 @@ from gearshift.embedding.table_tier import close_tiers
 from gearshift.errors import UserError
 from gearshift.parameters import checkpoint
 from gearshift.parameters.checkpoint import Checkpoint, resolve
-from tests.unit.embedding.store_pair import PARTS, StorePair
+from tests.unit.embedding.store_pair import PARTS, StorePair, assert_same
 
 SMALL = 8 << 20
+LITTLE_PART = RowPart("e", 4, RowAdagrad())
+PART_16 = RowPart("e", 16, RowAdagrad())
 
 
 def tiered(folder: Path, hot_rows: int, parts: tuple[RowPart, ...] = PARTS) -> MemoryStore:
@@ -136,6 +139,92 @@ def test_memory_stays_within_the_budget(tmp_path: Path, width: int) -> None:
         assert store.memory_bytes() < 1.1 * budget
     counts = store.tier.counts()
     assert counts is not None and counts.index_bytes > 400_000
+
+
+def test_a_warning_when_the_index_of_the_files_takes_most_of_the_memory(tmp_path: Path) -> None:
+    """Once, and it says how much memory is enough."""
+    store = MemoryStore((LITTLE_PART,), seed=1, tier=ColdTier(tmp_path, 2 << 20))
+    store.pull(np.arange(20_000))
+    store.tier.settle()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        index = store.tier.counts().index_bytes
+    store.tier.budget = 2 * index - 1  # as if there were as many rows more
+    told = r"memory=2MiB is little for so many rows on disk: .* takes 1MiB, .*at least memory=1MiB$"
+    with pytest.warns(gs.DataWarning, match=told):
+        store.tier.counts()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store.tier.counts()
+
+
+def test_memory_stays_within_the_budget_while_a_cut_is_open(tmp_path: Path) -> None:
+    """Every row in memory is changed before the cut is read: it needs the old ones, too. Few rows leave for them."""
+    budget = 16 << 20
+    plain = MemoryStore((PART_16,), seed=1)
+    store = MemoryStore((PART_16,), seed=1, tier=ColdTier(tmp_path, budget))
+    rows = 2 * budget // 150
+    for some_U in np.array_split(np.arange(rows), rows // 20_000):
+        for each in (store, plain):
+            push_ones(each, some_U, 1)
+    hot = store.tier.counts().hot_rows
+    random, peak = np.random.default_rng(0), 0
+    with store.cut() as cut, plain.cut() as expected:
+        for step in range(2, 2 + 3 * hot // 8000):
+            ids_U = np.unique(random.integers(0, hot, 8000))
+            for each in (store, plain):
+                push_ones(each, ids_U, step)
+            peak = max(peak, store.memory_bytes())
+        blocks = iter(cut)
+        first = next(blocks)
+        push_ones(store, random.integers(0, rows, 4000), step + 1)
+        assert_same(iter(expected), iter([first, *blocks]))
+    assert peak < 1.1 * budget
+    assert store.memory_bytes() < budget
+    push_ones(store, np.arange(rows, rows + 20_000), step + 2)
+    assert store.tier.counts().hot_rows > 0.8 * hot and store.memory_bytes() < budget
+
+
+def test_ids_that_are_announced_take_memory_from_rows(tmp_path: Path) -> None:
+    store = MemoryStore((PART_16,), seed=1, tier=ColdTier(tmp_path, 4 << 20))
+    store.pull(np.arange(40_000))
+    store.tier.settle()
+    kept = store.tier.counts().hot_rows
+    store.tier.begin_chunk()
+    before, announced_U = store.memory_bytes(), np.arange(100_000, 160_000)
+    store.tier.expect(announced_U)
+    assert store.memory_bytes() - before == 16 * len(announced_U)  # vectors grow by doubling
+    store.pull(np.arange(200_000, 210_000))
+    assert store.tier.counts().hot_rows < 0.8 * kept and store.memory_bytes() < 1.1 * (4 << 20)
+    store.tier.begin_chunk()
+    store.pull(np.arange(210_000, 220_000))
+    assert store.tier.counts().hot_rows > 0.95 * kept
+
+
+def test_rows_that_the_files_have_make_room_while_a_cut_is_open(tmp_path: Path) -> None:
+    """None of them is changed, so the cut needs no copy of those that leave: their records are in its files."""
+    budget, ids = 4 << 20, np.arange(100_000)
+    filled = MemoryStore((PART_16,), seed=1, tier=ColdTier(tmp_path / "filled", budget))
+    for some_U in np.split(ids, 25):
+        push_ones(filled, some_U, 1)
+    with filled.cut() as cut:
+        checkpoint.write(tmp_path / "saved", {}, {}, {"rows0": cut})
+    store = MemoryStore((PART_16,), seed=1, tier=ColdTier(tmp_path / "rows", budget))
+    assert store.adopt(Checkpoint.open(tmp_path / "saved").stacks("rows0"))
+    random = np.random.default_rng(0)
+    for _ in range(40):
+        store.pull(np.unique(random.integers(0, len(ids), 4000)))
+    before = store.memory_bytes()
+    with store.cut() as cut:
+        for _ in range(40):
+            store.pull(np.unique(random.integers(0, len(ids), 4000)))
+        assert store.memory_bytes() < before + budget // 16
+        assert assert_same(filled.blocks(), iter(cut)) == len(ids)
+
+
+def push_ones(store: MemoryStore, ids_U: np.ndarray, step: int) -> None:
+    sums_UW = np.ones((len(ids_U), store.width), np.float32)
+    store.push(ids_U, sums_UW, np.ones(len(ids_U), np.uint32), examples=8, step=step)
 
 
 def test_a_busy_store_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -403,6 +492,29 @@ def test_rows_of_any_number_of_shards_are_restored(tmp_path: Path, shards: int) 
             store.load(block)
     assert len(store) == len(ids_U)
     np.testing.assert_array_equal(store.peek(ids_U), expected.peek(ids_U))
+
+
+def test_stale_rows_are_counted_as_they_are(tmp_path: Path) -> None:
+    """Rows in buffers that replace others count before a merge and after it, so files are merged in time."""
+    ids, part = 20_000, RowPart("e", 4, RowSGD(lr=0.1))
+    store = MemoryStore((part,), seed=1, tier=ColdTier(tmp_path, 1 << 20, hot_rows=1))
+    random = np.random.default_rng(0)
+    for some_U in np.split(np.arange(ids), 10):
+        push_ones(store, some_U, 1)
+    for step in range(2, 60):
+        push_ones(store, np.unique(random.integers(0, ids, 3000)), step)
+        if step % 7 == 0:
+            assert store.erase(np.arange(100)) <= 100
+        store.tier.settle()
+        assert store.tier.counts().stored_rows < 2.3 * ids
+    with store.cut():  # everything is written to files
+        pass
+    store.tier.settle()
+    counts = store.tier.counts()
+    true = counts.stored_rows - len(store)
+    assert (
+        abs(counts.stale_rows - true) <= 256 and true > 1000
+    )  # a row of each partition may be in memory alone
 
 
 def test_the_index_of_a_file_counts_as_long_as_a_cut_keeps_it(tmp_path: Path) -> None:

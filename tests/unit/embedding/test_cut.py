@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gearshift.embedding.cold_tier import ColdTier
 from gearshift.embedding.store import RowAdagrad, RowPart, RowSGD
 from gearshift.embedding.table_store import MemoryStore
 from tests.unit.embedding.row_reference import rows_of
@@ -95,6 +97,22 @@ def test_a_cut_is_read_once_and_not_after_closing() -> None:
     cut.close()
     with pytest.raises(ValueError, match="closed"):
         list(cut)
+
+
+@pytest.mark.parametrize("tiered", [False, True])
+def test_groups_of_a_cut_are_written_in_their_order(tmp_path: Path, tiered: bool) -> None:
+    """What a group keeps on disk is let go when a later one is written: its rows would be missing."""
+    tier = ColdTier(tmp_path / "rows", 4 << 20, hot_rows=256) if tiered else None
+    store = MemoryStore([RowPart("embedding", 4, RowSGD())], seed=0, tier=tier)
+    store.pull(np.arange(20_000))
+    cut, table = store.cut(), store._table
+    assert table.write_cut_groups(3, 4, str(tmp_path / "three.gsr"))
+    with pytest.raises(ValueError, match="groups of a cut are written in their order"):
+        table.write_cut_groups(1, 2, str(tmp_path / "one.gsr"))
+    with pytest.raises(ValueError, match="a cut is read once"):
+        table.read_cut_partition(16)
+    assert table.write_cut_groups(5, 6, str(tmp_path / "five.gsr"))
+    cut.close()
 
 
 def test_a_forgotten_cut_does_not_block_the_next() -> None:

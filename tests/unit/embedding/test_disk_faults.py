@@ -4,8 +4,11 @@ that are gone.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from gearshift.embedding.store import RowPart, RowSGD
 from gearshift.embedding.table_store import MemoryStore
 from gearshift.embedding.tier_figures import UNWRITTEN, tier_figures
 from gearshift.errors import UserError
+from gearshift.run.storage_watch import StorageWatch
 from tests.small_disk import SmallDisk, small_disk
 
 PART = RowPart("embedding", 16, RowSGD(lr=1.0), init=0.0)
@@ -140,3 +144,46 @@ def test_a_checkpoint_of_rows_that_were_deleted_is_given_up(tmp_path: Path) -> N
         ),
     ):
         cut.write_files(tmp_path / "checkpoint", "rows0")
+
+
+def merge_damaged_files(store: MemoryStore, folder: Path) -> None:
+    """Flips a bit in each file, and writes more files until these are merged. No lookup goes to the damaged ones."""
+    store.tier.settle()
+    damaged = list(folder.glob("rows-*/rows-*.gsr"))
+    newer_U = np.arange(ROWS, ROWS + 2000)
+    store.pull(newer_U)
+    for file in damaged:
+        content = bytearray(file.read_bytes())
+        content[200] ^= 1
+        file.write_bytes(content)
+    with contextlib.suppress(LostRows):
+        for _ in range(10):
+            store.push(newer_U, np.ones((2000, 16), np.float32), np.ones(2000, np.uint32), examples=1, step=2)
+            store.cut().close()  # what waits in buffers goes to files
+    assert ".gsr is damaged: the checksum of block" in wait_until_noticed(store)
+
+
+def damaged_store(tmp_path: Path) -> MemoryStore:
+    store = MemoryStore((PART,), seed=1, tier=ColdTier(tmp_path / "rows", 4 << 20, hot_rows=256))
+    add_one(store, 1)
+    merge_damaged_files(store, tmp_path / "rows")
+    return store
+
+
+def test_no_checkpoint_is_written_with_rows_that_a_merge_found_damaged(tmp_path: Path) -> None:
+    """Otherwise it would be the last one, and `checkpoint.keep` would remove an intact one for it."""
+    store = damaged_store(tmp_path)
+    for _ in range(2):
+        with pytest.raises(LostRows, match=r"^rows on disk: .*gsr is damaged: .*Resume the run"):
+            store.cut()
+    with pytest.raises(LostRows, match=r"gsr is damaged"):
+        list(store.blocks())
+    assert tier_figures([store])[UNWRITTEN] == 1.0
+
+
+def test_rows_that_a_merge_found_damaged_end_the_run_at_once(tmp_path: Path) -> None:
+    store = damaged_store(tmp_path)
+    server = SimpleNamespace(stores=(store,))
+    training = SimpleNamespace(baseline=SimpleNamespace(learner=None), learner=SimpleNamespace(server=server))
+    with pytest.raises(LostRows, match=r"^rows on disk: .*gsr is damaged: .*Resume the run"):
+        StorageWatch(cast(Any, training), dict).look()

@@ -158,3 +158,26 @@ def test_the_least_share_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         UserError, match=r"memory=25% \(1MiB here\) is too small .* set at least memory=\d+MiB"
     ):
         MemoryStore(PARTS, seed=1, tier=tier)
+
+
+@pytest.mark.parametrize(("lookahead", "reserved"), [("auto", 1 / 8), ("off", 0), (100_000, 1 / 8)])
+def test_batches_that_are_read_ahead_are_paid_for(
+    tmp_path: Path, lookahead: str | int, reserved: float
+) -> None:
+    tier = StorageSettings(lookahead=lookahead).tier(1 << 30, tmp_path)  # type: ignore[arg-type]
+    assert tier.budget == (1 - reserved) * (1 << 30)
+    assert ("read ahead" in tier.explained) == bool(reserved)
+    assert (tier.lookahead is not None and tier.lookahead.in_chunks) == bool(reserved)
+
+
+def test_where_other_processes_have_the_batches_all_memory_is_for_rows(tmp_path: Path) -> None:
+    """On Ray, workers name the ids of their next leases."""
+    auto, off = (
+        StorageSettings(lookahead=each).tier(1 << 30, tmp_path, batches_here=False)  # type: ignore[arg-type]
+        for each in ("auto", "off")
+    )
+    assert auto.budget == off.budget == 1 << 30 and not auto.uses
+    assert auto.lookahead is not None and not auto.lookahead.in_chunks
+    assert off.lookahead is None
+    with pytest.raises(UserError, match=r"storage\.lookahead=500: on Ray .* write auto or off$"):
+        StorageSettings(lookahead=500).tier(1 << 30, tmp_path, batches_here=False)

@@ -107,3 +107,19 @@ def test_off_reads_nothing_ahead() -> None:
     rows.policy = None  # type: ignore[assignment]
     assert len(list(one_by_one(batches(3, []), cast(RowsAhead, rows)))) == 3
     assert not rows.log
+
+
+@pytest.mark.parametrize(
+    ("policy", "room", "expected"),
+    [
+        (LookAhead(6), 100, 3),  # of two examples each
+        (LookAhead(600), 4, 4),  # its rows take their share of the memory
+        (LookAhead(600, 1), 100, 1),  # its batches take theirs
+    ],
+)
+def test_a_number_of_examples_is_the_most_of_a_chunk(policy: LookAhead, room: int, expected: int) -> None:
+    rows = Rows(room)
+    rows.policy = policy
+    list(opened(rows, 30, []))
+    chunks = "\n".join(rows.log).split("begin")
+    assert max(chunk.count("expect") for chunk in chunks) == expected

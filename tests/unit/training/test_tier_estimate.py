@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gearshift.training import tier_estimate
+from gearshift.training.estimate import _disk_text
 from gearshift.training.tier_estimate import RowGrowth, TierEstimate, estimate_tier
 
 
@@ -59,6 +60,17 @@ def test_what_fits_stays_in_memory_and_the_rest_needs_disk() -> None:
     assert large.reads_per_example(10**6) == 0  # as long as all rows fit
     tiny = RowGrowth(rows=100_000_000, growth=0.6, occurrences=26, examples=10**9, floats=33, budget=1 << 20)
     assert tiny.hot_rows < 256
+
+
+def test_the_plan_says_that_the_index_of_the_files_outgrows_the_memory(tmp_path: Path) -> None:
+    large = RowGrowth(rows=4_000_000, growth=0.6, occurrences=26, examples=10**7, floats=8, budget=4 << 20)
+    index = 1.7 * 1.25 * 9 / 8 * large.rows
+    tier = TierEstimate((large,), tmp_path, None, None)
+    assert tier.outgrown == pytest.approx(2 * index / large.budget)
+    assert f"set `memory` to at least {tier.outgrown:.1f} times as much" in _disk_text(tier)
+    enough = replace(large, budget=int(2 * index) + 1)
+    assert enough.cold_rows and "Warning" not in _disk_text(replace(tier, stores=(enough,)))
+    assert replace(large, rows=1000).least_budget == 0
 
 
 def test_the_disk_is_measured_only_if_rows_go_there(tmp_path: Path) -> None:

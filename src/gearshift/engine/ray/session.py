@@ -52,7 +52,7 @@ class CoordinatorSession:
                 examples=training.train.counted(),
                 patience=connection.settings.patience,
                 workers=training.workers,
-                look_ahead=training.learner.tier is not None,
+                look_ahead=training.learner.lookahead is not None,
             ),
             log=self.accounts.observe,
             notify=observer.notify,
