@@ -232,17 +232,12 @@ class Epoch(Generic[R]):
             horizons,
             action.dense_rate,
             late,
-            self._share(action),
+            self.leases.trained(action.parts) / self.coordinator.strategy.global_batch,
         )
         done = self.shards.carry_out(order, self.leases.first_open)
         if done:
             self._under_way = None
         return done
-
-    def _share(self, action: Apply) -> float:
-        """What the step trains, as a share of a global batch."""
-        trained = sum(self.leases.examples(part.lease) for part in action.parts if part.weight > 0)
-        return trained / self.coordinator.strategy.global_batch
 
     def _announce(self, action: Apply) -> None:
         self.step = action.step
@@ -305,6 +300,10 @@ class OpenLeases(Generic[R]):
 
     def examples(self, number: int) -> int:
         return self._begun[number][1].count
+
+    def trained(self, parts: Sequence[Part]) -> int:
+        """The examples whose gradients count in a step."""
+        return sum(self.examples(part.lease) for part in parts if part.weight > 0)
 
     @property
     def first_open(self) -> int:

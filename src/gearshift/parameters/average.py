@@ -107,7 +107,7 @@ class DenseAverage:
             values.copy_(buffers[name])
 
 
-class Averaged(Protocol):
+class HasAverage(Protocol):
     """What has an average: a server."""
 
     flat: Tensor
@@ -115,13 +115,13 @@ class Averaged(Protocol):
     average: DenseAverage | None
 
 
-def follow(held: Averaged, flat: Tensor | None = None) -> None:
+def follow(held: HasAverage, flat: Tensor | None = None) -> None:
     """Lets the average of a server, if it has one, follow its dense values, or these. `dense_lock` is held."""
     if held.average is not None:
         held.average.follow(held.flat if flat is None else flat, held.buffers)
 
 
-def shown(held: Averaged) -> tuple[Tensor, dict[str, Tensor]]:
+def shown(held: HasAverage) -> tuple[Tensor, dict[str, Tensor]]:
     """The dense values and running statistics that evaluations use: the average, or the newest without one."""
     source = held if held.average is None else held.average
     return source.flat, source.buffers
@@ -141,6 +141,15 @@ def load_arrays(average: DenseAverage, dense: DenseParameters, saved: Arrays) ->
         values.copy_(torch.from_numpy(saved[name]))
     buffers = {name: torch.from_numpy(saved[name]) for name in average.buffers}
     average.restart(flat, buffers, AverageClock.of(saved[CLOCK]))
+
+
+def restore_average(held: HasAverage, dense: DenseParameters, saved: Arrays | None) -> None:
+    """The average goes on from what a checkpoint has of it; without that it starts at the weights."""
+    assert held.average is not None
+    if saved is None:
+        held.average.restart(held.flat, held.buffers, AverageClock())
+    else:
+        load_arrays(held.average, dense, saved)
 
 
 def shown_arrays(newest: Arrays, average: Arrays) -> dict[str, NDArray[Any]]:

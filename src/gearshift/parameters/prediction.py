@@ -18,7 +18,7 @@ from gearshift.parameters.push import AnyPush, Push
 from gearshift.parameters.server import Server
 
 
-class Prediction:
+class PredictedPulls:
     """Predictions of one server's parameters, from any thread; one at a time, so they share their memory."""
 
     def __init__(self, server: Server) -> None:

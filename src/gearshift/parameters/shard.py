@@ -20,7 +20,7 @@ from gearshift.embedding.sharded import IdPlacement, ShardedStore
 from gearshift.embedding.store import RowStore, Tables
 from gearshift.optim.spread import effective_number
 from gearshift.parameters.average import shown
-from gearshift.parameters.prediction import Prediction
+from gearshift.parameters.prediction import PredictedPulls
 from gearshift.parameters.push import (
     NO_PREDICTIONS,
     AnyPush,
@@ -118,7 +118,7 @@ class Shard:
         self._sums: dict[
             int, tuple[int, ...]
         ] = {}  # waiting leases whose gradients were summed before they came
-        self._prediction = Prediction(server)
+        self._prediction = PredictedPulls(server)
         self._books = threading.Lock()  # protects `waiting` and the ended leases
 
     def pull(

@@ -28,10 +28,9 @@ from gearshift.optim.first_order import DenseOptimizer
 from gearshift.optim.layout import Layout
 from gearshift.parameters.average import (
     AVERAGE,
-    AverageClock,
     DenseAverage,
     arrays_of,
-    load_arrays,
+    restore_average,
     shown,
     shown_arrays,
 )
@@ -189,7 +188,8 @@ class Learner:
         if not trainable and average is not None:
             dense = shown_arrays(dense, average)
         self.worker.dense.load({name: torch.from_numpy(array) for name, array in dense.items()})
-        self._restore_average(average)
+        if self.server.average is not None:
+            restore_average(self.server, self.worker.dense, average)
         if trainable:
             for name, array in checkpoint.arrays(f"{self.prefix}optimizer").items():
                 self.server.optimizer_state[name].copy_(torch.from_numpy(array))
@@ -203,16 +203,6 @@ class Learner:
     def _saved_average(self, checkpoint: Checkpoint) -> Arrays | None:
         name = f"{self.prefix}{AVERAGE}"
         return checkpoint.arrays(name) if checkpoint.has(name) else None
-
-    def _restore_average(self, saved: Arrays | None) -> None:
-        """Without a saved one it starts at the weights."""
-        average = self.server.average
-        if average is None:
-            return
-        if saved is None:
-            average.restart(self.server.flat, self.server.buffers, AverageClock())
-        else:
-            load_arrays(average, self.worker.dense, saved)
 
     def _restore_rows(
         self,

@@ -16,8 +16,8 @@ from gearshift.embedding.sharded import ShardedStore
 from gearshift.embedding.store import MOST_TABLES, RowAdagrad, RowBlock, RowPart, RowStore
 from gearshift.embedding.table_store import MemoryStore
 from gearshift.parameters import checkpoint
+from gearshift.parameters.merged_rows import merge_rows
 from gearshift.parameters.push import RowPush
-from gearshift.parameters.server import merge_rows
 
 PARTS = (RowPart("embedding", 8, RowAdagrad(lr=0.1)), RowPart("linear", 1, RowAdagrad(lr=0.1), 0.0))
 IDS = np.arange(1, 2001) * 7919

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from gearshift.optim import GSNR
 from gearshift.optim.row_ratios import PushedRows, RowPartColumns, RowRatios, row_wise, touched
+from gearshift.parameters.merged_rows import merge_rows
 from gearshift.parameters.push import RowPush
-from gearshift.parameters.server import merge_rows
 
 WIDTH = 5
 PARTS = (RowPartColumns("embedding", 0, 4), RowPartColumns("linear", 4, 5))

@@ -16,8 +16,8 @@ from torch import Tensor
 from gearshift.engine.protocol.messages import Give, Out, RelayAnswer, Taken, To
 from gearshift.engine.protocol.relay_messages import MachineGive, MachineTaken
 from gearshift.engine.protocol.resend import ResendBackoff
+from gearshift.parameters.merged_rows import merge_rows
 from gearshift.parameters.push import Push, RowPush
-from gearshift.parameters.server import merge_rows
 
 HOLD = 8  # ticks for which the first gradient waits for the others
 KEPT = 256  # leases whose fate the relay remembers, to answer again

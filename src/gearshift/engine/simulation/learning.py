@@ -26,7 +26,7 @@ from gearshift.engine.simulation.switch_plan import SimulatedSwitch
 from gearshift.engine.simulation.tally import Outcome
 from gearshift.errors import UserError
 from gearshift.metrics import Measures, Slices
-from gearshift.parameters.prediction import Prediction
+from gearshift.parameters.prediction import PredictedPulls
 from gearshift.parameters.push import AnyPush, LocalPush, Push
 from gearshift.parameters.replicas.group import Replicas
 from gearshift.sync.automatic import Automatic
@@ -144,7 +144,7 @@ class _Learning:
         self._batches = batches
         self._pushes: dict[int, tuple[Lease, Push]] = {}  # by number of the lease
         self._arrived: dict[int, AnyPush] = {}  # those that wait for a step, in the order of arrival
-        self._prediction = Prediction(learner.server)
+        self._prediction = PredictedPulls(learner.server)
         self._worker_of: dict[int, int] = {}  # by lease
         self._replicas: Replicas | None = None  # of a replica strategy
         self._global_batch = 0

@@ -55,7 +55,8 @@ class Replicas:
         if number not in self.members:
             state = self._mean_state() if self.members else self.server.optimizer_state
             flat = self.target() if self.members else self.server.flat
-            self.members[number] = self._fork(number, flat, state)
+            counts = self.counts.setdefault(number, Counts())
+            self.members[number] = fork(flat, state, self._rule, self.choices, counts)
             self._drop_the_left()
 
     def leave(self, worker: int) -> None:
@@ -189,12 +190,9 @@ class Replicas:
         self.choices, self._rule = choices, rule_for(self.server, choices)
         self.common = CommonModel(choices, seen)
         for number, one in list(self.members.items()):
-            self.members[number] = self._fork(number, one.flat, one.state)
+            self.members[number] = fork(one.flat, one.state, self._rule, self.choices, self.counts[number])
 
     # ---- internal ----
-
-    def _fork(self, number: int, flat: Tensor, state: State) -> DenseReplica:
-        return fork(flat, state, self._rule, self.choices, self.counts.setdefault(number, Counts()))
 
     def _mean_state(self) -> State:
         return mean_state([one.state for one in self.members.values()], self.server.optimizer_state)
