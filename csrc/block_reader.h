@@ -1,8 +1,8 @@
 // Reads many pieces of files concurrently and delivers each piece when it arrives.
 //
 // With io_uring, 128 reads are in flight from one thread. Where the kernel refuses it, threads call pread instead: the same
-// rate for more CPU time. A reader has memory for the pieces in flight, so there are only a few; a caller that finds none free waits.
-// It knows nothing about rows.
+// rate for more CPU time. A reader has memory for the pieces in flight, so there are only a few readers; a caller waits if
+// all are in use. A reader knows nothing about rows.
 #pragma once
 
 #include <cstddef>

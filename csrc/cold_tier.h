@@ -9,9 +9,9 @@
 // together are read as one extent. Merging and writing ask for a turn on the disk for each request (disk_schedule.h).
 // Tombstones are dropped only by merges that include the oldest file: an older record would come back otherwise.
 //
-// If rows cannot be written (a full disk), they stay readable in up to 128 buffers, beyond the budget, and writing is retried:
-// a step in progress is completed, and its caller sees `write_failure` afterwards. Then `put` throws. A merge that cannot be written is
-// postponed. What cannot be read is lost; the next `put` throws.
+// If rows cannot be written (a full disk), they stay readable in up to 128 buffers, beyond the budget, and writing is
+// retried: a step in progress is completed, and its caller sees `write_failure` afterwards. Then `put` throws. A merge that
+// cannot be written is postponed. What cannot be read is lost; the next `put` throws.
 //
 // The files are the working state of one process and are removed with it: checkpoints hold all rows. Thread-safe. It
 // does not depend on partition locks or hot rows; `RowTable` decides which rows are here.

@@ -342,7 +342,9 @@ class CheckpointFolder:
             temporary.mkdir()
             for file in other.iterdir():
                 row_files.link_or_copy(file, temporary / file.name)
+            _sync(temporary)
             temporary.rename(here)
+            _sync_folder(self.folder)
         return here
 
     def link(self, name: str, target: Path) -> None:
