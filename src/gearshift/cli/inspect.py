@@ -90,8 +90,13 @@ def memory_text(known: dict[str, Any]) -> str:
     beside = f", and {terminal.size(counted)} to count ids for min_count" if 0 < counted < size else ""
     size -= counted if beside else 0
     if tier := known.get("tier"):
-        hot = terminal.count(tier["hot_rows"])
-        return f"{hot} of {terminal.count(rows)} embedding rows in {terminal.size(size)}{beside}"
+        hot = tier["hot_rows"]
+        if hot > rows:
+            expired = f"and {terminal.count(hot - rows)} or more that have expired and are not freed yet,"
+            return f"{terminal.count(rows)} embedding rows, {expired} in {terminal.size(size)}{beside}"
+        return (
+            f"{terminal.count(hot)} of {terminal.count(rows)} embedding rows in {terminal.size(size)}{beside}"
+        )
     each = f" ({size / rows:.0f} bytes each)" if rows else ""
     return f"{terminal.count(rows)} embedding rows in {terminal.size(size)}{each}{beside}"
 

@@ -46,4 +46,4 @@ class Ringmaster:
         staleness = work.step - flight.version
         if staleness <= most:
             return None
-        return f"computed on parameters {staleness} versions old, more than max_staleness = {most}"
+        return f"too stale: {staleness} versions behind, max_staleness is {most}"

@@ -98,6 +98,9 @@ def test_inspect_tells_rows_in_memory_from_all_rows_and_from_what_counts_ids() -
     )
     tiered = {**known, "sketch_bytes": 0, "tier": {"hot_rows": 300}}
     assert memory_text(tiered) == "300 of 1,000 embedding rows in 20 MB"
+    expired = {**tiered, "tier": {"hot_rows": 1200}}
+    sentence = "1,000 embedding rows, and 200 or more that have expired and are not freed yet, in 20 MB"
+    assert memory_text(expired) == sentence
 
 
 def test_a_step_that_is_no_number(shell: Shell) -> None:

@@ -365,7 +365,7 @@ class TestRingmaster:
         deliver(it, 0)
         (lease,) = it.work.flights_of[1]
         (discard,) = it.arrive(1, lease)
-        reason = "computed on parameters 2 versions old, more than max_staleness = 1"
+        reason = "too stale: 2 versions behind, max_staleness is 1"
         assert discard == Discard(lease, reason)
 
     def test_without_a_setting_it_allows_two_versions_per_worker(self):
