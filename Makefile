@@ -26,9 +26,9 @@ $(VENV)/dev: requirements-dev.lock $(VENV)/core
 demo: $(VENV)/built
 	@$(BIN)/gearshift demo
 
-# Many tests wait for processes and timers: four at a time keep two cores busy.
+# Many tests wait for processes and timers: three at a time keep two cores busy.
 test: $(VENV)/built $(VENV)/dev
-	$(BIN)/python -m pytest -n 4 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 test-all: $(VENV)/built $(VENV)/dev cover-sync
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow or not slow" --timeout=1800

@@ -44,6 +44,7 @@ def with_rows_on_disk(run: LaunchedRun, rows: Path) -> None:
     until(run, lambda: run.status().step >= 5 and len(list(rows.glob("rows-*/rows-*.gsr"))) > 2)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_rows_when_a_run_stops_and_when_it_ends(
     tmp_path: Path, cluster: gs.ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_full_disk_is_named_with_its_file_and_warned_of_once(
         assert len(warnings) == 1, run.messages
 
 
+@pytest.mark.slow
 def test_deleted_rows_end_the_run(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
     rows = tmp_path / "rows"
     run = started(tmp_path / "runs", rows, cluster)
@@ -95,6 +97,7 @@ def test_deleted_rows_end_the_run(tmp_path: Path, cluster: gs.ClusterSettings) -
         run.wait(120)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_named_with_one_that_is_intact(
     tmp_path: Path, cluster: gs.ClusterSettings
 ) -> None:

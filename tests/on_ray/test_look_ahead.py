@@ -45,6 +45,7 @@ def test_most_rows_on_disk_are_in_memory_before_they_are_pulled(
     assert sum(table["misses"] for table in tables) == tier["misses"]
 
 
+@pytest.mark.slow
 def test_workers_join_and_leave_while_rows_are_read_ahead(
     tmp_path: Path, cluster: gs.ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

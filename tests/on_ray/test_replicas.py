@@ -69,6 +69,7 @@ def test_one_trainer_equals_threads(
         assert there.report["sync_gap"][figure] == here.report["sync_gap"][figure]
 
 
+@pytest.mark.slow
 def test_switches_between_all_families(
     tmp_path: Path, cluster: gs.ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

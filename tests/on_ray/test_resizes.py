@@ -46,6 +46,7 @@ def ends(run: LaunchedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert_exact(run.folder, EXAMPLES)
 
 
+@pytest.mark.slow
 def test_a_resize_among_replicas(
     tmp_path: Path, cluster: gs.ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 import gearshift as gs
 from tests.on_ray.fixtures import ON_RAY
 from tests.unit.trainer.test_row_lifetimes import SCHEMA, data, fit, rows
@@ -41,7 +43,12 @@ def test_shards_have_the_rows_of_one_process(tmp_path: Path, cluster: gs.Cluster
     whole = trained(tmp_path / "whole", cluster, shards=2)
     assert rows(whole).keys() == rows(here).keys()
     assert whole.report["row_rules"] == here.report["row_rules"]
+
+
+@pytest.mark.slow
+def test_a_resume_on_more_shards_has_the_same_rows(tmp_path: Path, cluster: gs.ClusterSettings) -> None:
+    whole = trained(tmp_path / "whole", cluster, shards=2)
     stopped = trained(tmp_path / "stopped", cluster, shards=2, stop_at=4)
     resumed = trained(tmp_path / "stopped", cluster, shards=3, resume=stopped.folder)
     assert rows(resumed) == rows(whole)
-    assert resumed.report["row_rules"] == here.report["row_rules"]
+    assert resumed.report["row_rules"] == whole.report["row_rules"]

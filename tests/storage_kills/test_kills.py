@@ -10,7 +10,7 @@ from tests.storage_kills.run import carry_out
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("engine", ["inline", "threads"])
+@pytest.mark.parametrize("engine", ["inline", pytest.param("threads", marks=pytest.mark.slow)])
 def test_a_killed_run_ends_as_if_nothing_had_happened(tmp_path: Path, engine: str) -> None:
     """Killed in the middle of a chunk, and without chunks."""
     outcomes = carry_out({engine: 2}, 2, seed=1, work=tmp_path, examples=20_000)

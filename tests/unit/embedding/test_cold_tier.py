@@ -129,7 +129,7 @@ def test_merging_keeps_up_with_writing(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", CROWDED, str(tmp_path)], check=True, timeout=240)
 
 
-@pytest.mark.parametrize("width", [1, 16, 64])
+@pytest.mark.parametrize("width", [1, 16, pytest.param(64, marks=pytest.mark.slow)])
 def test_memory_stays_within_the_budget(tmp_path: Path, width: int) -> None:
     """Also when the index of the files grows from nothing to a large share of it."""
     budget = 6 << 20
