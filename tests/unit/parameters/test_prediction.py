@@ -90,17 +90,17 @@ def test_a_pull_is_extrapolated_only_as_far_as_it_asks_and_only_once_the_rate_is
 @pytest.mark.parametrize("max_norm", [None, 0.01])
 def test_shards_together_predict_what_one_does(shards: int, rule: str, max_norm: float | None) -> None:
     clipped = DensePolicy(clip_norm=max_norm)
-    ons = [learner(n, gs.optim.build(rule, lr=0.01), dense=clipped) for n in (1, shards)]
-    wheres = [LocalShards(on.server, on.layout) for on in ons]
+    learners = [learner(n, gs.optim.build(rule, lr=0.01), dense=clipped) for n in (1, shards)]
+    wheres = [LocalShards(on.server, on.layout) for on in learners]
     try:
-        for on, where in zip(ons, wheres, strict=True):
+        for of, where in zip(learners, wheres, strict=True):
             for step in (1, 2):
-                where.push(step, push_of(on, step))
+                where.push(step, push_of(of, step))
                 where.carry_out(ApplyStep(step, ((step, 1.0),)), step)
-            where.push(3, push_of(on, 3))
+            where.push(3, push_of(of, 3))
         one, many = (where.extrapolate(begin(2, 2, 0.5)) for where in wheres)
         assert one is not None and many is not None and torch.equal(one, many)
-        assert not torch.equal(one, ons[0].server.flat)
+        assert not torch.equal(one, learners[0].server.flat)
         assert all(where.extrapolate(begin(2, 0)) is None for where in wheres)
     finally:
         wheres[1].close()
